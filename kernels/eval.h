@@ -269,20 +269,105 @@ struct TailBody {
 
 // f(x) in fp32, with uniform cells in x except in the left tail, which has its own. From kXMax on, f(x)
 // rounds to x.
+// An f32 forward's tail table, and what stands for it where there is none.
+struct NoTail {};
+template <class Forward>
+OUTGRAD_HD constexpr auto forward_tail() {
+  if constexpr (requires { Forward::tail(); }) {
+    return Forward::tail();
+  } else {
+    return NoTail{};
+  }
+}
+
+// p(u) = c0 + (c1 + slope_low) u + c2 u^2 + ..., where u = v - centre, such that little more than the last
+// sum rounds. What fma(c1, u, c0) loses is computed too, and added to the terms from u^2 on.
+template <class Ops, class TableView>
+OUTGRAD_HD typename Ops::Value evaluate_compensated(const Ops& ops, const TableView& table,
+                                                    const typename Ops::Row& row, int degree,
+                                                    const typename Ops::Value& v, float slope_low) {
+  using Value = typename Ops::Value;
+  const Value u = ops.sub(v, ops.lookup(table, row, 0));
+  Value t = ops.lookup(table, row, degree + 1);
+  OUTGRAD_UNROLL
+  for (int word = degree; word >= 3; --word) t = ops.fma(t, u, ops.lookup(table, row, word));
+  const Value c0 = ops.lookup(table, row, 1), c1 = ops.lookup(table, row, 2);
+  // The low part and the rest are negated, so that p(-0) is -0 where c0 is.
+  const Value minus_u = ops.negate(u);
+  const Value high = ops.fma(c1, u, c0), low = ops.fma(c1, minus_u, ops.sub(high, c0));
+  const Value rest = slope_low == 0 ? ops.mul(t, u) : ops.fma(t, u, ops.constant(slope_low));
+  return ops.sub(high, ops.fma(rest, minus_u, low));
+}
+
+// Members of an f32 forward that may be absent, and are then false or 0: kTailX, below which the tail's table
+// serves an f that tends to 0 at the left, where without it f has its limit from kXMin down; kLevels, where f
+// has its limit from kXMax on, and not x; kCompensated, and with it kSlopeLow.
+template <class Forward>
+struct ForwardShape {
+  const Forward& fit;
+
+  OUTGRAD_HD constexpr bool has_tail() const {
+    if constexpr (requires { fit.kTailX; }) {
+      return fit.kTailX != 0;
+    } else {
+      return false;
+    }
+  }
+  OUTGRAD_HD constexpr bool levels() const {
+    if constexpr (requires { fit.kLevels; }) {
+      return fit.kLevels;
+    } else {
+      return false;
+    }
+  }
+  OUTGRAD_HD constexpr bool compensated() const {
+    if constexpr (requires { fit.kCompensated; }) {
+      return fit.kCompensated;
+    } else {
+      return false;
+    }
+  }
+  OUTGRAD_HD constexpr float slope_low() const {
+    if constexpr (requires { fit.kSlopeLow; }) {
+      return fit.kSlopeLow;
+    } else {
+      return 0;
+    }
+  }
+};
+
+// f(x) in fp32, for x right of the tail.
+template <class Ops, class Forward, class CoreView>
+OUTGRAD_HD typename Ops::Value evaluate_core(const Ops& ops, const Forward& fit, const CoreView& core,
+                                             const typename Ops::Value& x) {
+  using Value = typename Ops::Value;
+  const ForwardShape<Forward> shape{fit};
+  Value v = x;
+  if (!shape.has_tail()) v = ops.at_least(v, ops.constant(fit.kXMin));
+  if (shape.levels()) v = ops.at_most(v, ops.constant(fit.kXMax));
+  const Value q = ops.fma(v, ops.constant(fit.kIndexScale), ops.constant(fit.kIndexBias));
+  const typename Ops::Row row = ops.row_index(q, fit.kRows);
+  return shape.compensated() ? evaluate_compensated(ops, core, row, fit.kDegree, v, shape.slope_low())
+                             : evaluate_row(ops, core, row, fit.kDegree, v);
+}
+
 template <class Ops, class Forward, class CoreView, class TailView>
 OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, const Forward& fit, const CoreView& core,
                                                 const TailView& tail, typename Ops::Value x) {
   using Value = typename Ops::Value;
-  const Value q = ops.fma(x, ops.constant(fit.kIndexScale), ops.constant(fit.kIndexBias));
-  Value y = evaluate_row(ops, core, ops.row_index(q, fit.kRows), fit.kDegree, x);
-  y = ops.where(ops.less(x, ops.constant(fit.kTailX)), y, x, TailBody<Forward, TailView>{fit, tail});
-  return ops.select(ops.less(x, ops.constant(fit.kXMax)), y, x);
+  const ForwardShape<Forward> shape{fit};
+  Value y = evaluate_core(ops, fit, core, x);
+  if constexpr (requires { fit.kTailX; }) {
+    if (shape.has_tail())
+      y = ops.where(ops.less(x, ops.constant(fit.kTailX)), y, x, TailBody<Forward, TailView>{fit, tail});
+  }
+  return shape.levels() ? y : ops.select(ops.less(x, ops.constant(fit.kXMax)), y, x);
 }
 
 template <class Forward, class Ops>
 OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, typename Ops::Value x) {
   static constexpr auto kCore = Forward::table();
-  static constexpr auto kTail = Forward::tail();
+  static constexpr auto kTail = forward_tail<Forward>();
   return evaluate_forward(ops, Forward{}, kCore, kTail, x);
 }
 

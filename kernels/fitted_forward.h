@@ -1,5 +1,5 @@
 // The body of the forwards that have a fit, shared by the host, vectors and GPUs: x -> (y, mask bit). They
-// are GELU's, and those of kernels/rounded_forwards.h. The backward is in kernels/activation.h.
+// are GELU's, and those of kernels/forward_fits.h. The backward is in kernels/activation.h.
 //
 // Specified cases (m is the mask bit of an f with a minimum): NaN in gives NaN out, and m = 0 for x = NaN. If
 // f(0) is 0, x = -0 gives y = -0; m is 1, while (y = -0, m = 0) is the left tail, with g = 0. x = -inf gives
@@ -26,8 +26,8 @@ OUTGRAD_HD constexpr auto forward_tables() {
   if constexpr (kIsRoundedForward<Forward>) {
     return Forward::table();
   } else {
-    return ForwardTables<decltype(Forward::table()), decltype(Forward::tail())>{Forward::table(),
-                                                                                Forward::tail()};
+    return ForwardTables<decltype(Forward::table()), decltype(forward_tail<Forward>())>{
+        Forward::table(), forward_tail<Forward>()};
   }
 }
 

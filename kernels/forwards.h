@@ -1,10 +1,9 @@
-// Forward bodies of the activations other than GELU, shared by the host, vectors and GPUs: x -> (f(x), mask
-// bit).
+// The activations other than GELU, and their f and f' in double precision, shared by the host, vectors and
+// GPUs. Kernels take f' from here for codes, and f where kernels/forward_fits.h has no fit; tests take f as
+// the reference of the fits.
 //
-// f is evaluated in double precision with a relative error of at most kForwardError, and then rounded once to
-// the format. In f16 and bf16, y is f(x) correctly rounded for every x (tests/kernels/forwards_test.cpp tries
-// all of them). In f32 it is correctly rounded except for at most 66 of the 2^32 x, where f(x) lies within
-// that error of a midpoint of two floats. The test's exhaustive form counts them.
+// f has a relative error of at most kForwardError. Rounded once to f16 or bf16 it is f(x) correctly rounded,
+// for every x (tests/kernels/forwards_test.cpp tries all of them).
 //
 // The error, in units u = 2^-53 of a rounded operation: exp(v) = 2^k (1 + p), where v = k log 2 + r, |r| <
 // 0.3466, and p is the Taylor polynomial of degree 12 of exp(r) - 1, whose remainder is below 0.3466^12 / 13!
@@ -354,23 +353,16 @@ OUTGRAD_HD float rounded_to_odd(double value) {
   return float_of(beyond ? bits_of(nearest) - 1 : bits_of(nearest) + 1);
 }
 
-// f(x) in fp32, such that narrowing it to T gives f(x) rounded once.
-template <class F, class T>
+// f(x) in fp32, such that narrowing it to a 16-bit format gives f(x) rounded once.
+template <class F>
 OUTGRAD_HD float forward_in_f32(float x) {
-  const double value = F::value(DoubleOps{}, static_cast<double>(x));
-  return sizeof(T) == sizeof(float) ? static_cast<float>(value) : rounded_to_odd(value);
+  return rounded_to_odd(F::value(DoubleOps{}, static_cast<double>(x)));
 }
 
 // f'(x) in double precision, for every x.
 template <class F, class Ops>
 OUTGRAD_HD typename Ops::Value slope_of(const Ops& ops, const typename Ops::Value& x) {
   return F::slope(ops, forwards::within(ops, x, F::kSlopeReach));
-}
-
-// f(x) as stored.
-template <class F, class T>
-OUTGRAD_HD T forward_of(T x) {
-  return narrow<T>(forward_in_f32<F, T>(widen(x)));
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

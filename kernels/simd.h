@@ -543,6 +543,18 @@ struct Avx512Doubles {
 #endif
 #endif
 
+// The lanes of doubles for a vector width.
+template <int kBits>
+struct DoublesOf;
+#ifdef OUTGRAD_AVX2
+template <>
+struct DoublesOf<256> : Avx2Doubles {};
+#endif
+#ifdef OUTGRAD_AVX512
+template <>
+struct DoublesOf<512> : Avx512Doubles {};
+#endif
+
 #ifdef OUTGRAD_AVX2
 // kCount vectors side by side. Each operation runs over all of them before the next one starts, which covers
 // its latency, and a column of the table is read once for all. Order names how elements lie in them where

@@ -215,21 +215,37 @@ std::string body(const Fit& fit, const TableModel& m) {
 }
 
 std::string body(const Fit&, const ForwardModel& m) {
-  std::string t = constant("kXStar", m.kXStar, ": the least float with m = 1") +
-                  constant("kXMin", m.kXMin, ": f rounds to -0 below") +
-                  constant("kXMax", m.kXMax, ": f rounds to x from here on") +
-                  constant("kTailX", m.kTailX, ": below, the tail table");
+  const bool tail = m.kTailX != 0;
+  std::string t;
+  if (m.kMasked) t += constant("kXStar", m.kXStar, ": the least float with m = 1");
+  t += constant("kXMin", m.kXMin,
+                !tail       ? ": f rounds to its limit here and below"
+                : m.kMasked ? ": f rounds to -0 below"
+                            : ": f rounds to 0 below") +
+       constant("kXMax", m.kXMax,
+                m.kLevels ? ": f rounds to its limit from here on" : ": f rounds to x from here on");
+  if (tail) t += constant("kTailX", m.kTailX, ": below, the tail table");
+  if (m.kLevels) t += constant("kLevels", true);
   t += "  // core: row = bits(fma(x, kIndexScale, kIndexBias)) mod kRows, f = p(x - centre)\n";
   t += constants("kDegree", m.kDegree, "kRows", m.kRows, "kIndexScale", m.kIndexScale, "kIndexBias",
                  m.kIndexBias);
-  t += "  // tail: the same with its own constants, f = p(x - centre) times the last word of the row\n";
-  t += constants("kTailDegree", m.kTailDegree, "kTailRows", m.kTailRows, "kTailIndexScale", m.kTailIndexScale,
-                 "kTailIndexBias", m.kTailIndexBias);
+  if (m.kCompensated) {
+    t += "  // core rows are evaluated with what fma(c1, u, c0) loses\n" + constant("kCompensated", true);
+    if (m.kSlopeLow != 0)
+      t += constant("kSlopeLow", m.kSlopeLow,
+                    ": f'(0) less its nearest float; is added to every c1 of the core");
+  }
+  if (tail) {
+    t += "  // tail: the same with its own constants, f = p(x - centre) times the last word of the row\n";
+    t += constants("kTailDegree", m.kTailDegree, "kTailRows", m.kTailRows, "kTailIndexScale",
+                   m.kTailIndexScale, "kTailIndexBias", m.kTailIndexBias);
+  }
   Found found = worst_input_of(m.core);
   found.see(worst_input_of(m.tail));
   t += claim("kA", m.kA, "sup |p/f - 1|, proven" + found_at_x(found));
-  return t + table_text("table", "kRows", "kDegree + 2", m.core, RowForm::centred, m.kRows) +
-         table_text("tail", "kTailRows", "kTailDegree + 3", m.tail, RowForm::scaled, m.kTailRows);
+  t += table_text("table", "kRows", "kDegree + 2", m.core, RowForm::centred, m.kRows);
+  return tail ? t + table_text("tail", "kTailRows", "kTailDegree + 3", m.tail, RowForm::scaled, m.kTailRows)
+              : t;
 }
 
 std::string body(const Fit& fit, const RoundedForwardModel& m) {

@@ -276,8 +276,21 @@ void list(const Place& j, BackwardModel& m) {
     j["pieces"].fail(fmt::format("must hold {} rows", m.kRows));
 }
 
+/// What only some forwards have: written where it says something. Whether it is there.
+template <class Field>
+bool optional(const Place& j, const char* key, Field& field, bool says) {
+  if (j.reads() ? j.has(key) : says) j(key, field);
+  return j.has(key);
+}
+
 void list(const Place& j, ForwardModel& m) {
-  j["constants"]("x_star", m.kXStar, "x_min", m.kXMin, "x_max", m.kXMax, "tail_x", m.kTailX);
+  const Place constants = j["constants"];
+  m.kMasked = optional(constants, "x_star", m.kXStar, m.kMasked);
+  constants("x_min", m.kXMin, "x_max", m.kXMax);
+  const bool tail = optional(constants, "tail_x", m.kTailX, m.kTailX != 0);
+  optional(constants, "levels", m.kLevels, m.kLevels);
+  optional(constants, "compensated", m.kCompensated, m.kCompensated);
+  optional(constants, "slope_low", m.kSlopeLow, m.kSlopeLow != 0);
   j["certificate"]("A", m.kA);
   const auto part = [](const Place& at, int& degree, int& rows, float& scale, float& bias,
                        std::vector<Piece>& pieces) {
@@ -286,23 +299,18 @@ void list(const Place& j, ForwardModel& m) {
     list_pieces(at["pieces"], pieces, {Target::value_relative, degree, rows});
   };
   part(j["core"], m.kDegree, m.kRows, m.kIndexScale, m.kIndexBias, m.core);
-  part(j["tail"], m.kTailDegree, m.kTailRows, m.kTailIndexScale, m.kTailIndexBias, m.tail);
+  if (tail) part(j["tail"], m.kTailDegree, m.kTailRows, m.kTailIndexScale, m.kTailIndexBias, m.tail);
 }
 
 void list(const Place& j, RoundedForwardModel& m) {
   j("format", m.format, "rows", Integer{m.kRows, 1, kMostRowsRead});
   j("core_rows", Integer{m.kCoreRows, 1, m.kRows}, "quartic_shift", Integer{m.kQuarticShift, 16, 20});
   const Place constants = j["constants"];
-  // What only some forwards have is written where it says something.
-  const auto optional = [&](const char* key, auto& field, bool says) {
-    if (j.reads() ? constants.has(key) : says) constants(key, field);
-    return constants.has(key);
-  };
-  m.kMasked = optional("x_star", m.kXStar, m.kMasked);
+  m.kMasked = optional(constants, "x_star", m.kXStar, m.kMasked);
   constants("x_min", m.kXMin, "x_max", m.kXMax, "tie", m.kTie);
-  optional("plain", m.kPlain, m.kPlain);
-  optional("end", m.kEnd, std::isfinite(m.kEnd));
-  optional("pull", m.kPull, m.kPull != 0);
+  optional(constants, "plain", m.kPlain, m.kPlain);
+  optional(constants, "end", m.kEnd, std::isfinite(m.kEnd));
+  optional(constants, "pull", m.kPull, m.kPull != 0);
   constants("index_scale", m.kIndexScale, "index_bias", m.kIndexBias);
   j["certificate"]("A", m.kA, "core_A", m.kCoreA);
   list_pieces(

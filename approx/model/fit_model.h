@@ -91,7 +91,10 @@ float deployed_gradient(const BackwardModel& model, float y, bool m);
 
 /// Constants and rows of a forward fit.
 struct ForwardModel {
-  float kXStar = 0, kXMin = 0, kXMax = 0, kTailX = 0;
+  bool kMasked = true, kLevels = false, kCompensated = false;
+  float kXStar = 0, kXMin = 0, kXMax = 0;
+  float kTailX = 0;  ///< 0: no tail
+  float kSlopeLow = 0;
   int kDegree = 0, kRows = 0;
   float kIndexScale = 0, kIndexBias = 0;
   int kTailDegree = 0, kTailRows = 0;

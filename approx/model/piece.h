@@ -44,10 +44,13 @@ struct Piece {
   bool centre_is_0 = false;  ///< the fit is not centred
   struct Anchor {
     float centre, c0;
+    std::optional<float> c1 = std::nullopt;
   };
-  std::optional<Anchor> anchor;  ///< exact value at the centre
+  std::optional<Anchor> anchor;  ///< exact value at the centre, and the slope there
   double allowed = 0;  ///< error that the row may have
   bool two_word = false;  ///< c_0 has a low part, so that only the others lose to rounding
+  bool compensated = false;  ///< evaluated by evaluate_compensated, with c_1 + c1_low for c_1
+  float c1_low = 0;
   bool constant = false;  ///< the anchor's value everywhere, which is exact: nothing to fit
   double scale = 1;  ///< power of two; the polynomial approximates f/scale
 

@@ -252,7 +252,8 @@ BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
 }
 
 Cells parse_cells(Reader r) {
-  Cells c{r.integer("degree", 1, 12), r.integer("cells_per_unit", 1, 64), r.integer("rows", 1, 1024)};
+  Cells c{r.integer("degree", 1, 12), r.number("cells_per_unit", 1, 64), r.integer("rows", 1, 1024)};
+  if (std::fmod(c.cells_per_unit, 0.125) != 0) r.fail("cells_per_unit", "must be a multiple of 1/8");
   if (!power_of_two_rows(c.rows)) r.fail("rows", "must be a power of two");
   r.finish();
   return c;
@@ -315,7 +316,15 @@ Spec parse_spec(const std::string& text, const std::string& path) {
     if (accuracy.kind == AccuracyClass::rounded) {
       spec.rounded = parse_rounded(r);
     } else {
-      spec.forward = ForwardSpec{parse_cells(r.object("core")), parse_cells(r.object("tail"))};
+      ForwardSpec& forward = spec.forward.emplace();
+      forward.core = parse_cells(r.object("core"));
+      if (r.has("tail")) forward.tail = parse_cells(r.object("tail"));
+      if (r.has("compensated")) forward.compensated = r.boolean("compensated");
+      if (forward.compensated && forward.core.degree < 2)
+        r.fail("core", "degree must be at least 2 of compensated rows");
+      if (!named)
+        r.fail(key,
+               "a forward in f32 is of an activation that has a name: the ends of another are not proven");
     }
   } else if (kind == "code") {
     if (accuracy.kind != AccuracyClass::absolute)

@@ -65,11 +65,15 @@ struct BackwardSpec {
 };
 
 struct Cells {
-  int degree, cells_per_unit, rows;
+  int degree;
+  double cells_per_unit;  ///< a multiple of 1/8
+  int rows;
 };
 
 struct ForwardSpec {
-  Cells core, tail;
+  Cells core;
+  std::optional<Cells> tail;  ///< where f tends to 0 at the left
+  bool compensated = false;  ///< core rows by kernels::evaluate_compensated
 };
 
 struct RoundedForwardSpec {

@@ -39,6 +39,7 @@ Polynomial rounded_of(const Piece& piece) {
   Polynomial p{Ball(piece.centre), {}};
   for (const float c : piece.c) p.c.emplace_back(static_cast<double>(c));
   p.c[0] = p.c[0] + Ball(piece.c0_low);
+  if (piece.c1_low != 0) p.c[1] = p.c[1] + Ball(piece.c1_low);
   return p;
 }
 

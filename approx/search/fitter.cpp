@@ -47,9 +47,11 @@ struct RowOps : kernels::FloatOps {
   }
 };
 
-float deployed_value(const RoundedFit& fit, double scale, float x) {
-  const float p = kernels::evaluate_row(RowOps{}, fit, 0U, static_cast<int>(fit.c.size()) - 1, x);
-  return scale == 1 ? p : kernels::mul_rn(p, static_cast<float>(scale));
+float deployed_value(const RoundedFit& fit, const Piece& piece, float x) {
+  const int degree = static_cast<int>(fit.c.size()) - 1;
+  if (piece.compensated) return kernels::evaluate_compensated(RowOps{}, fit, 0U, degree, x, piece.c1_low);
+  const float p = kernels::evaluate_row(RowOps{}, fit, 0U, degree, x);
+  return piece.scale == 1 ? p : kernels::mul_rn(p, static_cast<float>(piece.scale));
 }
 
 /// The stored values of a 16-bit format that lie in a piece, with the exact f: probes of which fit rounds
@@ -67,10 +69,10 @@ struct StoredArguments {
     }
   }
   /// x whose narrowed value is not the correctly rounded f(x); no f(x) of these lies on a rounding boundary.
-  [[nodiscard]] int misrounded(const RoundedFit& fit, double scale) const {
+  [[nodiscard]] int misrounded(const RoundedFit& fit, const Piece& piece) const {
     int count = 0;
     for (const auto& [x, exact] : values) {
-      const float y = kernels::widen(kernels::narrow<T>(deployed_value(fit, scale, x)));
+      const float y = kernels::widen(kernels::narrow<T>(deployed_value(fit, piece, x)));
       const Ball off = abs(exact - Ball(y));
       const auto neighbour = [&](int step) {
         const auto bits = kernels::narrow<T>(y).bits;
@@ -96,7 +98,7 @@ struct UlpProbe {
   };
   std::vector<Value> values;
   UlpProbe(const Composite& composite, const Piece& piece) {
-    const double x_star = composite.x_star().to_double();
+    const double x_star = composite.masked() ? composite.x_star().to_double() : INFINITY;
     constexpr double kNearMinimum = 0.1, kNearWeight = 4;
     const bool near = piece.v_lo < x_star + kNearMinimum && piece.v_hi > x_star - kNearMinimum;
     const int probes = near ? 400000 : 300;  // of 2^20 floats: y is rounded anew at each
@@ -109,18 +111,19 @@ struct UlpProbe {
           {x, composite.activation().value(static_cast<double>(x)), weighted ? kNearWeight : 1.0});
     }
   }
-  [[nodiscard]] double worst(const RoundedFit& fit, double scale) const {
+  [[nodiscard]] double worst(const RoundedFit& fit, const Piece& piece) const {
     double worst = 0;
     for (const auto& [x, exact, weight] : values) {
       const double ulp = std::ldexp(1.0, std::max(std::ilogb(exact), -126) - 23);
       worst = std::max(worst,
-                       weight * std::abs(static_cast<double>(deployed_value(fit, scale, x)) - exact) / ulp);
+                       weight * std::abs(static_cast<double>(deployed_value(fit, piece, x)) - exact) / ulp);
     }
     return worst;
   }
 };
 
-/// Among rounded fits: first those that round the 16-bit formats correctly, then the least error in ulp.
+/// Among rounded fits: first those that round the 16-bit formats correctly, if the sequence is GELU's, whose
+/// choice goes back to when it served them; then the least error in ulp.
 const RoundedFit& choose_forward(const Composite& composite, const Piece& piece,
                                  const std::vector<RoundedFit>& fits, double target) {
   const StoredArguments<kernels::F16> f16(composite, piece);
@@ -130,8 +133,8 @@ const RoundedFit& choose_forward(const Composite& composite, const Piece& piece,
   std::pair<int, double> least{};
   for (const RoundedFit& fit : fits) {
     if (best != nullptr && fit.error > target) continue;
-    const std::pair cost{f16.misrounded(fit, piece.scale) + bf16.misrounded(fit, piece.scale),
-                         probe.worst(fit, piece.scale)};
+    const std::pair cost{piece.compensated ? 0 : f16.misrounded(fit, piece) + bf16.misrounded(fit, piece),
+                         probe.worst(fit, piece)};
     if (best == nullptr || cost < least) {
       best = &fit;
       least = cost;
@@ -266,13 +269,6 @@ void require_shape(const Composite& composite, const BackwardSpec& spec) {
         "f tends to {:.6g} at the left, from a minimum of {:.6g}: with a minimum f must tend to 0 there",
         limit, y_star));
   }
-}
-
-/// @throws kernels::SpecError for another activation than the one that the tables of a forward, and the
-/// second witness, are for.
-void require_forward_of_gelu(const Composite& composite) {
-  if (composite.activation().name != "gelu")
-    throw SpecError("kind forward: in f32 is for the activation gelu alone");
 }
 
 ForwardModel fit_forward(const Composite& composite, const Spec& spec, Stage& rows) {
@@ -527,7 +523,6 @@ Fit fit(const Spec& spec, int threads, bool advises) {
   Fit result{
       spec.name, spec.activation.name, spec.activation.function, spec.accuracy, spec.sha256, spec.target, {}};
   Stage rows("rows");
-  if (spec.forward) require_forward_of_gelu(composite);
   if (spec.forward) {
     result.model = fit_forward(composite, spec, rows);
   } else if (spec.rounded) {

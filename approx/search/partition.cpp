@@ -344,71 +344,150 @@ float least_with_bit(const Composite& composite) {
   return (Ball(nearest) - composite.x_star()).negative() ? std::nextafter(nearest, INFINITY) : nearest;
 }
 
-ForwardModel lay_out(const Composite& composite, const ForwardSpec& spec) {
-  ForwardModel m;
-  m.kDegree = spec.core.degree;
-  m.kRows = spec.core.rows;
-  m.kTailDegree = spec.tail.degree;
-  m.kTailRows = spec.tail.rows;
-  m.kXStar = least_with_bit(composite);
-  // Right: x stands for f(x) as soon as the relative difference is at most half an ulp at the top of a
-  // binade.
-  const int per_unit = spec.core.cells_per_unit;
-  int end = 2 * per_unit;
-  while (end < spec.core.rows &&
-         (Ball(1.0) -
-          composite.activation().value_ball(Ball(end / double(per_unit))) / Ball(end / double(per_unit)))
-                 .magnitude() > 0x1p-25)
+namespace {
+
+/// Rows over [from, to], the middles of whose cells are the multiples j of a cell's width, from `first` to
+/// `last`.
+struct CellRange {
+  const Cells& cells;
+  int first, last;
+  double from, to;
+};
+
+/// f(0) = 0, exactly.
+bool vanishes_at_zero(const Composite& composite) {
+  return composite.activation().value_ball(Ball(0.0)).holds_zero();
+}
+
+std::vector<Piece> cells_of(const Composite& composite, const CellRange& range, const ForwardModel* core) {
+  std::vector<Piece> pieces;
+  const bool vanishes = vanishes_at_zero(composite);
+  for (int j = range.first; j <= range.last; ++j) {
+    Piece p;
+    p.row = j - range.first;
+    p.coordinate = Coordinate::argument;
+    p.target = Target::value_relative;
+    p.v_lo = std::max((j - 0.5) / range.cells.cells_per_unit, range.from);
+    p.v_hi = std::min((j + 0.5) / range.cells.cells_per_unit, range.to);
+    p.x_lo = Real(p.v_lo);
+    p.x_hi = Real(p.v_hi);
+    p.nominal_centre = 0.5 * (p.v_lo + p.v_hi);
+    if (core != nullptr) {
+      p.compensated = core->kCompensated;
+      p.c1_low = core->kSlopeLow;
+      // An error of y costs most next to x*: c0 and little more is y there.
+      const auto x_star = static_cast<double>(core->kXStar);
+      if (p.compensated && core->kMasked && p.v_lo < x_star && x_star < p.v_hi) p.nominal_centre = x_star;
+    }
+    if (j == 0 && vanishes) {
+      p.anchor = Piece::Anchor{0.0f, -0.0f};  // f(-0) = -0
+      if (p.compensated) p.anchor->c1 = static_cast<float>(composite.gradient_at(Real(0)));
+    }
+    if (core == nullptr) {
+      // p = f/scale has a normal leading coefficient; a subnormal y is rounded once, by the product with
+      // the scale.
+      const int e = std::ilogb(static_cast<double>(composite.value_at(Real(p.nominal_centre))));
+      p.scale = std::ldexp(1.0, std::max(e, -149));
+    }
+    pieces.push_back(p);
+  }
+  return pieces;
+}
+
+float magic(int first, int rows) { return kMagic + static_cast<float>(rows - first); }
+
+/// The number of the first cell, counted away from 0 from where |x| is about 2, at whose middle f is as good
+/// as its limit: within 2^-26 of it, where a float's nearest neighbour towards 0 lies 2^-24 away.
+int cell_of_limit(const Composite& composite, double per_unit, int direction, double limit, int rows) {
+  int j = direction * static_cast<int>(std::ceil(2 * per_unit));
+  while (std::abs(j) <= rows &&
+         (composite.activation().value_ball(Ball(j / per_unit)) - Ball(limit)).magnitude() >
+             0x1p-26 * std::fabs(limit))
+    j += direction;
+  return j;
+}
+
+/// The last cell's number: x, or f's limit, stands for f(x) from its middle on.
+int last_cell(const Composite& composite, const Cells& core, bool levels) {
+  const Activation& activation = composite.activation();
+  if (activation.linear_from_zero) return 0;
+  const double per_unit = core.cells_per_unit;
+  if (levels) return cell_of_limit(composite, per_unit, 1, composite.right_limit(), core.rows);
+  // x stands for f(x) as soon as the relative difference is at most half an ulp at the top of a binade.
+  int end = static_cast<int>(std::ceil(2 * per_unit));
+  while (end < core.rows &&
+         (Ball(1.0) - activation.value_ball(Ball(end / per_unit)) / Ball(end / per_unit)).magnitude() >
+             0x1p-25)
     ++end;
-  m.kXMax = static_cast<float>(end) / static_cast<float>(per_unit);
-  // Left: |f| < 2^-150 rounds to -0. |f| falls towards -inf there (f' < 0 left of x*).
-  const double least = bisect(-2, -38, 60, [&](double x) {
+  return end;
+}
+
+void lay_out_tail(const Composite& composite, const Cells& tail, ForwardModel& m) {
+  m.kTailDegree = tail.degree;
+  m.kTailRows = tail.rows;
+  // |f| < 2^-150 rounds to 0. |f| falls towards -inf there: f' < 0 left of x*, or f rises from 0.
+  constexpr double kFarLeft = -256;
+  const double least = bisect(-2, kFarLeft, 60, [&](double x) {
                          return abs(composite.activation().value_ball(x)).magnitude() < 0x1p-150;
                        }).second;
   m.kXMin = std::nextafter(static_cast<float>(least), -INFINITY);
+  const double per_unit = tail.cells_per_unit;
+  const int first = static_cast<int>(std::nearbyint(static_cast<double>(m.kXMin) * per_unit)),
+            last = static_cast<int>(std::nearbyint(static_cast<double>(m.kTailX) * per_unit));
+  if (last - first + 1 > tail.rows)
+    throw kernels::SpecError(fmt::format("tail: {} rows of 1/{} do not reach from {} to {}", tail.rows,
+                                         per_unit, m.kXMin, m.kTailX));
+  m.kTailIndexScale = static_cast<float>(per_unit);
+  m.kTailIndexBias = magic(first, m.kTailRows);
+  m.tail = cells_of(
+      composite, {tail, first, last, static_cast<double>(m.kXMin), static_cast<double>(m.kTailX)}, nullptr);
+}
 
-  const auto cells = [&](const Cells& c, int first, int last, double from, double to,
-                         std::vector<Piece>& pieces, bool scaled) {
-    for (int j = first; j <= last; ++j) {
-      Piece p;
-      p.row = j - first;
-      p.coordinate = Coordinate::argument;
-      p.target = Target::value_relative;
-      p.v_lo = std::max((j - 0.5) / c.cells_per_unit, from);
-      p.v_hi = std::min((j + 0.5) / c.cells_per_unit, to);
-      p.x_lo = Real(p.v_lo);
-      p.x_hi = Real(p.v_hi);
-      p.nominal_centre = 0.5 * (p.v_lo + p.v_hi);
-      if (j == 0) p.anchor = Piece::Anchor{0.0f, -0.0f};  // f(-0) = -0
-      if (scaled) {
-        // p = f/scale has a normal leading coefficient; a subnormal y is rounded once, by the product with
-        // the scale.
-        const int e = std::ilogb(static_cast<double>(composite.value_at(Real(p.nominal_centre))));
-        p.scale = std::ldexp(1.0, std::max(e, -149));
-      }
-      pieces.push_back(p);
-    }
-  };
-  const auto magic = [](int first, int rows) { return kMagic + static_cast<float>(rows - first); };
-  const int first = end - spec.core.rows + 1;
+}  // namespace
+
+ForwardModel lay_out(const Composite& composite, const ForwardSpec& spec) {
+  ForwardModel m;
+  const Cells& core = spec.core;
+  m.kDegree = core.degree;
+  m.kRows = core.rows;
+  m.kCompensated = spec.compensated;
+  m.kMasked = composite.masked();
+  if (m.kMasked) m.kXStar = least_with_bit(composite);
+  if (m.kCompensated && vanishes_at_zero(composite)) {
+    const Real slope = composite.gradient_at(Real(0));
+    m.kSlopeLow = static_cast<float>(slope - Real(static_cast<float>(slope)));
+  }
+  m.kLevels = !std::isinf(composite.right_limit());
+  const double per_unit = core.cells_per_unit;
+  const int end = last_cell(composite, core, m.kLevels);
+  m.kXMax = static_cast<float>(end) / static_cast<float>(per_unit);
+  const bool fades = composite.left_limit() == 0;
+  if (fades != spec.tail.has_value())
+    throw kernels::SpecError(fades ? "tail: is needed, because f tends to 0 at the left"
+                                   : "tail: f does not tend to 0 at the left");
+  int first = end - core.rows + 1;
+  if (!fades) {
+    const int limit = cell_of_limit(composite, per_unit, -1, composite.left_limit(), core.rows);
+    if (limit < first)
+      throw kernels::SpecError(fmt::format("core: {} rows of 1/{} do not reach from {} to {}", core.rows,
+                                           per_unit, limit / per_unit, m.kXMax));
+    first = limit;
+    m.kXMin = static_cast<float>(first) / static_cast<float>(per_unit);
+  }
   if (first >= 0)
-    throw kernels::SpecError(fmt::format("core: {} rows of 1/{} do not reach from {} to below 0",
-                                         spec.core.rows, per_unit, m.kXMax));
-  m.kTailX = static_cast<float>((first - 0.5) / per_unit);
+    throw kernels::SpecError(
+        fmt::format("core: {} rows of 1/{} do not reach from {} to below 0", core.rows, per_unit, m.kXMax));
   m.kIndexScale = static_cast<float>(per_unit);
   m.kIndexBias = magic(first, m.kRows);
-  cells(spec.core, first, end, static_cast<double>(m.kTailX), static_cast<double>(m.kXMax), m.core, false);
-  const int tail_per_unit = spec.tail.cells_per_unit;
-  const int tail_first = static_cast<int>(std::nearbyint(static_cast<double>(m.kXMin) * tail_per_unit));
-  const int tail_last = static_cast<int>(std::nearbyint(static_cast<double>(m.kTailX) * tail_per_unit));
-  if (tail_last - tail_first + 1 > spec.tail.rows) {
-    throw kernels::SpecError(fmt::format("tail: {} rows of 1/{} do not reach from {} to {}", spec.tail.rows,
-                                         tail_per_unit, m.kXMin, m.kTailX));
+  if (fades) {
+    // The end of the first cell need not be a float: the next x that has the cell's index.
+    m.kTailX = static_cast<float>((first - 0.5) / per_unit);
+    while (std::fma(m.kTailX, m.kIndexScale, m.kIndexBias) < kMagic + static_cast<float>(m.kRows))
+      m.kTailX = std::nextafter(m.kTailX, 0.0f);
   }
-  m.kTailIndexScale = static_cast<float>(tail_per_unit);
-  m.kTailIndexBias = magic(tail_first, m.kTailRows);
-  cells(spec.tail, tail_first, tail_last, static_cast<double>(m.kXMin), static_cast<double>(m.kTailX), m.tail,
-        true);
+  const double left = static_cast<double>(fades ? m.kTailX : m.kXMin);
+  m.core = cells_of(composite, {core, first, end, left, static_cast<double>(m.kXMax)}, &m);
+  if (fades) lay_out_tail(composite, *spec.tail, m);
   return m;
 }
 

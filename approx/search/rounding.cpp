@@ -63,11 +63,17 @@ struct Candidate {
   double level = 0;
 };
 
+/// What the leading coefficients have to be, and what is added to c1 as deployed.
+struct Given {
+  std::optional<float> c0, c1;
+  float c1_low = 0;
+};
+
 /// Rounds the polynomial `real` about `centre`; `residual` is its weighted error at `u`. The best few, best
 /// first.
 std::vector<RoundedFit> round_coefficients(const std::vector<Real>& real, float centre,
                                            const std::vector<double>& u, const std::vector<double>& weight,
-                                           const Eigen::VectorXd& residual, const std::optional<float>& c0) {
+                                           const Eigen::VectorXd& residual, const Given& given) {
   const Eigen::Index rows = residual.size(), n = static_cast<Eigen::Index>(real.size());
   Eigen::MatrixXd columns(rows, n);
   for (Eigen::Index i = 0; i < rows; ++i) {
@@ -80,16 +86,18 @@ std::vector<RoundedFit> round_coefficients(const std::vector<Real>& real, float 
   for (Eigen::Index k = 0; k < n; ++k) {
     std::vector<Candidate> next;
     for (const Candidate& from : beam) {
-      const Real wanted = real[static_cast<size_t>(k)] + Real(from.pending[k]);
+      const Real low = k == 1 ? Real(given.c1_low) : Real(0);
+      const Real wanted = real[static_cast<size_t>(k)] + Real(from.pending[k]) - low;
       const float nearest = static_cast<float>(wanted);
       std::array<float, 3> choices{nearest, std::nextafter(nearest, -INFINITY),
                                    std::nextafter(nearest, INFINITY)};
-      const size_t count = k == 0 && c0 ? 1 : choices.size();
-      if (count == 1) choices[0] = *c0;
+      const std::optional<float>& only = k == 0 ? given.c0 : k == 1 ? given.c1 : std::nullopt;
+      const size_t count = only ? 1 : choices.size();
+      if (only) choices[0] = *only;
       for (size_t choice = 0; choice < count; ++choice) {
         Candidate to = from;
         to.c.push_back(choices[choice]);
-        const double moved = static_cast<double>(Real(choices[choice]) - real[static_cast<size_t>(k)]);
+        const double moved = static_cast<double>(Real(choices[choice]) + low - real[static_cast<size_t>(k)]);
         to.residual -= columns.col(k) * moved;
         const Eigen::Index left = n - 1 - k;
         if (left > 0) {
@@ -110,7 +118,7 @@ std::vector<RoundedFit> round_coefficients(const std::vector<Real>& real, float 
     beam = std::move(next);
   }
   std::vector<RoundedFit> fits;
-  for (Candidate& c : beam) fits.push_back({centre, std::move(c.c), 0, c.level});
+  for (Candidate& c : beam) fits.push_back({centre, std::move(c.c), 0, c.level, given.c1_low});
   return fits;
 }
 
@@ -120,25 +128,62 @@ struct Centre {
   double loss;
 };
 
-/// Centres whose leading coefficients are almost floats, best first; of two-word rows only c1 has to be.
-/// Extended precision leaves 40 bits below an ulp of fp32.
-std::vector<Centre> best_centres(const std::vector<Real>& real, double nominal, double half_width,
-                                 bool two_word) {
-  const int tried = two_word ? kTwoWordCentres : kCentres;
+/// A polynomial about a middle, in extended precision, which leaves 40 bits below an ulp of fp32.
+struct AboutMiddle {
   std::vector<long double> c;
-  for (const Real& r : real) c.push_back(r.convert_to<long double>());
-  const double reach = kCentreReach * half_width;
-  const auto to_float = [](long double x) { return static_cast<long double>(static_cast<float>(x)); };
-  std::vector<Centre> centres;
-  for (int j = -tried / 2; j <= tried / 2; ++j) {
-    const auto at = static_cast<float>(nominal + reach * j / (tried / 2.0));
-    if (!centres.empty() && centres.back().at == at) continue;
-    const long double u = static_cast<long double>(at) - nominal;
+
+  explicit AboutMiddle(const std::vector<Real>& real) {
+    for (const Real& r : real) c.push_back(r.convert_to<long double>());
+  }
+  /// p(u), p'(u)
+  [[nodiscard]] std::pair<long double, long double> at(long double u) const {
     long double value = c.back(), slope = 0;
     for (size_t k = c.size() - 1; k-- > 0;) {
       slope = slope * u + value;
       value = value * u + c[k];
     }
+    return {value, slope};
+  }
+};
+
+/// How far from the nominal centre, in half-widths, the window of centres of a compensated row lies. At both
+/// ends x has to be at least centre/2, and c0 + c1 u at least c0/2: then u, and c0 less c0 + c1 u, are exact
+/// (Sterbenz), as evaluate_compensated wants them. Next to x = 0 the centre is nearer to the inner end for
+/// that.
+double window_of_compensated(const AboutMiddle& p, const Piece& piece, double half_width) {
+  const auto is_exact = [&](double shift) {
+    const double centre = piece.nominal_centre + shift * half_width;
+    const auto [c0, c1] = p.at(shift * half_width);
+    for (const double end : {piece.v_lo, piece.v_hi}) {
+      if (end / centre < 0.5 || 1 + c1 * (end - centre) / c0 < 0.5L) return false;
+    }
+    return true;
+  };
+  constexpr double kShiftStep = 0.05;
+  for (int steps = 0; steps <= 10; ++steps) {
+    for (const double side : {-1.0, 1.0}) {
+      const double shift = side * steps * kShiftStep;
+      if (is_exact(shift - kCentreReach) && is_exact(shift + kCentreReach)) return shift;
+    }
+  }
+  return 0;
+}
+
+/// Centres whose leading coefficients are almost floats, best first; of two-word rows only c1 has to be.
+std::vector<Centre> best_centres(const std::vector<Real>& real, const Piece& piece, double nominal,
+                                 double half_width) {
+  const bool two_word = piece.two_word;
+  const int tried = two_word ? kTwoWordCentres : kCentres;
+  const AboutMiddle polynomial(real);
+  const double reach = kCentreReach * half_width;
+  const double shift =
+      piece.compensated ? window_of_compensated(polynomial, piece, half_width) * half_width : 0;
+  const auto to_float = [](long double x) { return static_cast<long double>(static_cast<float>(x)); };
+  std::vector<Centre> centres;
+  for (int j = -tried / 2; j <= tried / 2; ++j) {
+    const auto at = static_cast<float>(nominal + shift + reach * j / (tried / 2.0));
+    if (!centres.empty() && centres.back().at == at) continue;
+    const auto [value, slope] = polynomial.at(static_cast<long double>(at) - nominal);
     const long double loss =
         (two_word ? 0 : std::abs(value - to_float(value))) + half_width * std::abs(slope - to_float(slope));
     centres.push_back({at, static_cast<double>(loss)});
@@ -250,7 +295,7 @@ Found measure(const Samples& s, const RoundedFit& fit, const std::function<bool(
     const Real u = s.v[i] - Real(fit.centre);
     Real p = 0;
     for (size_t k = fit.c.size(); k-- > 0;) p = p * u + Real(fit.c[k]);
-    p += Real(fit.c0_low);
+    p += Real(fit.c0_low) + Real(fit.c1_low) * u;
     return Real(abs(p - s.target[i]) * s.weight[i]);
   };
   // Extended precision tells which samples may have the largest error: only these few are worth the full one.
@@ -268,9 +313,9 @@ Found measure(const Samples& s, const RoundedFit& fit, const std::function<bool(
       p = p * u + static_cast<long double>(fit.c[k]);
       size = size * std::abs(u) + std::abs(static_cast<long double>(fit.c[k]));
     }
-    const long double c0_low = fit.c0_low;
-    const long double error = std::abs(p + c0_low - target) * weight,
-                      margin = unsure * (size + std::abs(c0_low) + std::abs(target)) * weight;
+    const long double low = fit.c0_low + static_cast<long double>(fit.c1_low) * u;
+    const long double error = std::abs(p + low - target) * weight,
+                      margin = unsure * (size + std::abs(low) + std::abs(target)) * weight;
     largest = std::max(largest, error - margin);
     most.emplace_back(i, error + margin);
   }
@@ -317,7 +362,7 @@ std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
   const std::vector<Centre> centres =
       piece.anchor        ? std::vector<Centre>{{piece.anchor->centre, 0}}
       : piece.centre_is_0 ? std::vector<Centre>{{0.0f, 0}}
-                          : best_centres(real, nominal, static_cast<double>(half_width), piece.two_word);
+                          : best_centres(real, piece, nominal, static_cast<double>(half_width));
 
   // The residual of the real fit, once; a centre only changes the columns. All samples of the ends are kept.
   const size_t stride = std::max<size_t>(1, used.size() / kSearchSamples);
@@ -343,15 +388,22 @@ std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
       c0_low = static_cast<float>(moved[0] - Real(c0));
       moved[0] = c0;
     }
-    auto rounded = round_coefficients(moved, centre.at, u, weight, residual,
-                                      piece.anchor     ? std::optional(piece.anchor->c0)
-                                      : piece.two_word ? std::optional(static_cast<float>(moved[0]))
-                                                       : std::nullopt);
+    Given given{.c0 = std::nullopt, .c1 = std::nullopt, .c1_low = piece.c1_low};
+    if (piece.anchor) {
+      given.c0 = piece.anchor->c0;
+      given.c1 = piece.anchor->c1;
+    } else if (piece.two_word) {
+      given.c0 = static_cast<float>(moved[0]);
+    }
+    auto rounded = round_coefficients(moved, centre.at, u, weight, residual, given);
     for (RoundedFit& fit : rounded) fit.c0_low = c0_low;
     std::move(rounded.begin(), rounded.end(), std::back_inserter(fits));
     // Plain rounding too: an exchange that did not settle has misled the search.
-    RoundedFit plain{centre.at, {}, c0_low, 0};
-    for (const Real& c : moved) plain.c.push_back(static_cast<float>(c));
+    RoundedFit plain{centre.at, {}, c0_low, 0, piece.c1_low};
+    for (size_t k = 0; k < moved.size(); ++k)
+      plain.c.push_back(static_cast<float>(k == 1 ? Real(moved[k] - Real(piece.c1_low)) : moved[k]));
+    if (given.c0) plain.c[0] = *given.c0;  // an anchor's may be -0
+    if (given.c1) plain.c[1] = *given.c1;
     fits.push_back(std::move(plain));
   }
   for (RoundedFit& fit : fits) fit.error = measure(s, fit).error;

@@ -33,6 +33,7 @@ struct RoundedFit {
   std::vector<float> c;
   float c0_low = 0;
   double error = 0;  ///< max weighted error on the samples
+  float c1_low = 0;
 };
 
 /// Largest weighted error of a fit on the samples, and its x: of all samples, or of those at whose v the row

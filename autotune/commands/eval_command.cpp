@@ -229,7 +229,8 @@ void eval_header_forward(const EvalOptions& options, const GeneratedHeader& head
   run_generated_header(header, format, {{const_cast<T*>(x.data()), y.data(), mask.data()}, 1, n});
   Outputs outputs;
   outputs.write(options.file("y"), std::span(static_cast<const T*>(y.data()), x.size()));
-  outputs.write(options.file("mask"), std::span(static_cast<const u32*>(mask.data()), words));
+  if (header.masked)
+    outputs.write(options.file("mask"), std::span(static_cast<const u32*>(mask.data()), words));
   outputs.commit();
 }
 
@@ -243,9 +244,8 @@ void eval_header(const EvalOptions& options, bool forward) {
         header.forward ? "is a forward header, for --op forward" : "is a backward header, for --op backward");
   }
   if (!options.activation.empty()) require_one_of("activation", options.activation, {header.activation});
-  if (forward && header.activation != "gelu")
-    throw kernels::SpecError(header.path, "kActivation",
-                             "there is no forward kernel for " + header.activation + " (only for gelu)");
+  if (forward && header.masked != options.has("mask"))
+    throw bad("mask", header.masked ? "is required" : header.activation + " rises and has none");
   if (options.has("scales") && !header.in_blocks())
     throw bad("scales", "y in " + header.format + " has no scales");
   if (options.has("mask") && header.carrier() != header.format)
@@ -308,8 +308,8 @@ void require_operation(const Words& words, const EvalOptions& options, const Ope
   const bool with_header = !options.header.empty();
   const auto has = [&](const std::string& name) { return given(words, "--" + name).has_value(); };
   for (const std::string& name : operation.required) {
-    const bool needed =
-        name == "mask" ? with_header && options.op == "forward" : !with_header || name != "activation";
+    // With a header, these are what it says.
+    const bool needed = name != "mask" && (!with_header || name != "activation");
     if (needed && !has(name)) throw bad(name, "is required");
   }
   for (const char* name : {"activation", "header", "rows", "cols", "x", "y", "mask", "dy", "dx", "gamma",

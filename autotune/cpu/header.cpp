@@ -143,7 +143,7 @@ void read_kind(GeneratedHeader& header) {
     throw bad("kBias", "a code header: the library has its kernels, and takes no other's");
   if (value_of(header.text, "const char* ", "kCode"))
     throw bad("kCode", "a header of y in 8 bits at a scale: it has no coefficients to run");
-  header.forward = value_of(header.text, "float ", "kXStar").has_value();
+  header.forward = value_of(header.text, "float ", "kXMax").has_value();
   // A forward without a format is f32's.
   header.format =
       header.forward && !value_of(header.text, "const char* ", "kFormat") ? "f32" : text_constant("kFormat");
@@ -182,7 +182,10 @@ GeneratedHeader read_generated_header(const std::string& path) {
   header.text = kernels::read_file(path);
   const int struct_line = read_struct(header);
   read_kind(header);
-  if (header.forward) return header;
+  if (header.forward) {
+    header.masked = value_of(header.text, "float ", "kXStar").has_value();
+    return header;
+  }
   read_bounds(header, struct_line);
   const std::string masked = value_of(header.text, "bool ", "kMasked").value_or("missing");
   if (masked != "true" && masked != "false")

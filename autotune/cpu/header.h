@@ -21,7 +21,7 @@ struct GeneratedHeader {
   // is f32's
   std::string format;
   bool forward = false;
-  bool masked = true;  // reads a mask: f has a minimum, and y does not carry the branch
+  bool masked = true;  // has a mask: f has a minimum, and y does not carry the branch
   bool has_rows = false;  // a polynomial of more than one row
 
   bool in_blocks() const { return format == kernels::Format<kernels::MxFp8>::kName; }

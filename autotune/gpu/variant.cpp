@@ -8,8 +8,8 @@
 #include "autotune/space/schedule.h"
 #include "kernels/cuda/gpu_ops.cuh"
 #include "kernels/fits.h"
+#include "kernels/forward_fits.h"
 #include "kernels/host/errors.h"
-#include "kernels/rounded_forwards.h"
 
 namespace outgrad::autotune::gpu {
 namespace {
@@ -219,15 +219,16 @@ GpuVariant default_gpu_variant(const Problem& problem, const Architecture& archi
     return {problem, schedule};
   }
   if (!fit) fit = gpu_fits_of(problem).front();
-  const bool fitted = fit->forward.empty() || with_type(problem.format, [&]<class T>(T) {
-                        return kernels::has_rounded_forward<T>(fit->name.c_str());
-                      });
+  GpuSchedule schedule;
+  if (!fit->forward.empty())
+    schedule = with_type(problem.format, [&]<class T>(T) {
+      return kernels::cuda::forwards_schedule(kernels::has_forward_fit<T>(fit->name.c_str()), sizeof(T));
+    });
   return {problem, fit,
-          kernels::cuda::completed(kernels::cuda::forwards_schedule(fitted),
-                                   {.forward = is_forward(problem.kernel),
-                                    .bias = problem.over_rows(),
-                                    .element_bytes = autotune::bytes_of(problem.format),
-                                    .rows = fit->has_rows})};
+          kernels::cuda::completed(schedule, {.forward = is_forward(problem.kernel),
+                                              .bias = problem.over_rows(),
+                                              .element_bytes = autotune::bytes_of(problem.format),
+                                              .rows = fit->has_rows})};
 }
 
 Traffic traffic_of(const Problem& problem) {

@@ -175,9 +175,9 @@ typedef struct outgrad_call {
  *
  * OUTGRAD_STORE_Y: y and mask. Mask bit i is [x[i] >= x*] of an activation with a minimum at x* (GELU's is at
  * -0.7517915); the bits of the last word beyond n are set to 0. The mask of an increasing one (tanh, sigmoid,
- * softplus, elu) is not written and may be null. In f16 and bf16 y is f(x) correctly rounded; so it is in
- * f32, except for at most 66 of all x, where it is within 0.5 + 2^-20 units in the last place (GELU: see
- * kernels/generated/gelu_forward.h). y may be x itself.
+ * softplus, elu) is not written and may be null. In f16 and bf16 y is f(x) correctly rounded. In f32 it is
+ * within one unit in the last place of f(x), counted over all x, but for GELU (1.51) and the left tail of its
+ * tanh form (1.17). y may be x itself.
  *
  * OUTGRAD_STORE_PARITY: y in f16 or bf16 (f32 is OUTGRAD_ERROR_FORMAT), of an activation with a minimum at x*
  * (the increasing ones are OUTGRAD_ERROR_ACTIVATION), and nothing beside it: where y[i] < 0 or y[i] is -0,

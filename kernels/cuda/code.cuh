@@ -11,6 +11,7 @@
 #include "kernels/catalogue/codes.h"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/dropout.h"
+#include "kernels/forward_fits.h"
 #include "kernels/forwards.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
@@ -316,9 +317,15 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
     values_and_codes<kSchedule>(to, x, y, [&](float each) {
       return ValueAndGradient{forward_value<T, Narrow, false>(own, each), gradient_at<Wide>(wide, each)};
     });
+  } else if constexpr (kHasForwardFit<Wide, T>) {
+    using Narrow = ForwardFitOf<Wide, T>;
+    const auto& own = resident_forward<Narrow, kSchedule.table, kSchedule.threads>();
+    values_and_codes<kSchedule>(to, x, y, [&](float each) {
+      return ValueAndGradient{forward_value<T, Narrow, false>(own, each), gradient_at<Wide>(each)};
+    });
   } else {
     values_and_codes<kSchedule>(to, x, y, [&](float each) {
-      return ValueAndGradient{forward_in_f32<Wide, T>(each), gradient_at<Wide>(each)};
+      return ValueAndGradient{forward_in_f32<Wide>(each), gradient_at<Wide>(each)};
     });
   }
 }

@@ -13,7 +13,7 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
-// The two tables of a forward fit for all formats, each as a separate fit for resident_table.
+// The tables of an f32 forward fit, its core and its tail, each as a separate fit for resident_table.
 template <class Forward>
 struct CoreOf {
   static constexpr int kRows = Forward::kRows;
@@ -35,10 +35,17 @@ __device__ __forceinline__ decltype(auto) resident_forward() {
     static_assert(kFirst > -0.5f && kLast < Forward::kRows - 0.5f, "an index is the number of a row");
     return rows_from<kTwoTo23>(resident_table<Forward, Wanted, Threads>());
   } else {
-    using Core = decltype(resident_table<CoreOf<Forward>, Wanted, Threads>());
-    using Tail = decltype(resident_table<TailOf<Forward>, Wanted, Threads>());
-    return ForwardTables<Core, Tail>{resident_table<CoreOf<Forward>, Wanted, Threads>(),
-                                     resident_table<TailOf<Forward>, Wanted, Threads>()};
+    if constexpr (requires { Forward::tail(); }) {
+      using Core = decltype(resident_table<CoreOf<Forward>, Wanted, Threads>());
+      using Tail = decltype(resident_table<TailOf<Forward>, Wanted, Threads>());
+      return ForwardTables<Core, Tail>{resident_table<CoreOf<Forward>, Wanted, Threads>(),
+                                       resident_table<TailOf<Forward>, Wanted, Threads>()};
+    } else {
+      // Copies of the core may take the shared memory that others need for their tail.
+      constexpr TableHome kHome = Wanted == TableHome::automatic ? TableHome::spread : Wanted;
+      using Core = decltype(resident_table<CoreOf<Forward>, kHome, Threads>());
+      return ForwardTables<Core, NoTail>{resident_table<CoreOf<Forward>, kHome, Threads>(), {}};
+    }
   }
 }
 

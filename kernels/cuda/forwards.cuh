@@ -1,20 +1,18 @@
-// The forwards of kernels/forwards.h on a GPU, with the host's bits: in the 16-bit formats by the fits of
-// kernels/rounded_forwards.h, else computed in double precision and rounded once.
-//
-// Consumer GPUs run double precision at a 64th of the rate of single precision, and that rate limits the
-// kernels that need it there. Data-centre GPUs (half the rate) come within a few times of memory's speed.
+// The forwards of kernels/forwards.h on a GPU, with the host's bits: by the fits of kernels/forward_fits.h,
+// or, where a 16-bit format has none, computed in double precision and rounded once. Consumer GPUs run double
+// precision at a 64th of the rate of single precision, and that rate limits the kernel there.
 #pragma once
 
 #include "kernels/cuda/elementwise.cuh"
+#include "kernels/forward_fits.h"
 #include "kernels/forwards.h"
-#include "kernels/rounded_forwards.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
 // The schedule of F's forward for T where none is given.
 template <class F, class T>
 struct ForwardsScheduleOf {
-  static constexpr GpuSchedule kSchedule = forwards_schedule(kHasRoundedForward<F, T>);
+  static constexpr GpuSchedule kSchedule = forwards_schedule(kHasForwardFit<F, T>, sizeof(T));
 };
 
 // y[i] = f(x[i]) and, if f has a minimum, the mask; otherwise the mask is null. The contract is that of
@@ -24,8 +22,8 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
                                   kForwardSchedule<Schedule, T>.resident_blocks)
     activation_forward(const T* x, T* y, u32* mask, i64 n) {
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
-  if constexpr (kHasRoundedForward<F, T>) {
-    fitted_forward<RoundedForward<F, T>, kSchedule>(x, y, mask, n);
+  if constexpr (kHasForwardFit<F, T>) {
+    fitted_forward<ForwardFitOf<F, T>, kSchedule>(x, y, mask, n);
   } else {
     const auto is_right = [](float value) {
       if constexpr (F::kMasked) {
@@ -42,7 +40,7 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
           OUTGRAD_UNROLL
           for (int k = 0; k < kOctet; ++k) {
             const float value = widened(input, k);
-            result[k] = forward_in_f32<F, T>(value);
+            result[k] = forward_in_f32<F>(value);
             bits |= static_cast<u32>(is_right(value)) << k;
           }
           return packed<T>(result);

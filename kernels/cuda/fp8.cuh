@@ -46,26 +46,6 @@ __device__ __forceinline__ void copy_rows(const float (*from)[kFp8Codes], float 
   __syncthreads();
 }
 
-// The coefficients of an activation's fp32 forward, where it has some.
-struct NoTables {};
-template <class Forward, GpuSchedule S>
-__device__ __forceinline__ decltype(auto) resident_if_fitted() {
-  if constexpr (requires { Forward::table(); }) {
-    return resident_forward<Forward, S.table, S.threads>();
-  } else {
-    return NoTables{};
-  }
-}
-// f(x) in fp32.
-template <class Forward, class Tables>
-__device__ __forceinline__ float value_at(const Tables& tables, float x) {
-  if constexpr (requires { Forward::table(); }) {
-    return forward_value<float, Forward, false>(tables, x);
-  } else {
-    return forward_in_f32<Forward, float>(x);
-  }
-}
-
 // The code of an element, and its part.
 struct CodeAndPart {
   u8 code;
@@ -105,14 +85,14 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
                                   kForwardSchedule<Schedule, T>.resident_blocks)
     activation_forward_fp8(const Fp8Table* table, const float* scale, const T* x, F* codes, u8* parts,
                            i64 n) {
-  using Forward = typename S::template Forward<float>;
+  using Forward = F32FitOf<typename S::template Forward<float>>;
   using Fit = typename S::Fit;
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
-  const auto& tables = resident_if_fitted<Forward, kSchedule>();
+  const auto& tables = resident_forward<Forward, kSchedule.table, kSchedule.threads>();
   const float by = *scale;
   if constexpr (Bits == 0) {
     fp8_over_octets<kSchedule, Bits>(x, codes, parts, n, [&](float each) {
-      return CodeAndPart{fp8_code<F>(value_at<Forward>(tables, each), by).bits, 0};
+      return CodeAndPart{fp8_code<F>(forward_value<float, Forward, false>(tables, each), by).bits, 0};
     });
   } else {
     constexpr int kEdges = (1 << Bits) - 1;
@@ -121,7 +101,7 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
     const auto& rows = resident_table<DeviceFit<Fit, float>, kSchedule.table, kSchedule.threads>();
     const auto ops = ops_for<Fit, float>(rows);
     fp8_over_octets<kSchedule, Bits>(x, codes, parts, n, [&](float each) {
-      const float y = value_at<Forward>(tables, each),
+      const float y = forward_value<float, Forward, false>(tables, each),
                   g = derivative<Fit, float>(ops, rows, bits_of(y), y, Forward::kXStar <= each);
       CodeAndPart at{fp8_code<F>(y, by).bits, 0};
       OUTGRAD_UNROLL

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, Y>.threads,
           [&](float each) { return forward_value<float, F, false>(exact, each); });
     });
   } else {
-    parity_over_octets<kSchedule, F>(x, y, n, [](float wide) { return forward_in_f32<F, T>(wide); });
+    parity_over_octets<kSchedule, F>(x, y, n, [](float wide) { return forward_in_f32<F>(wide); });
   }
 }
 

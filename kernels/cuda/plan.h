@@ -407,11 +407,22 @@ OUTGRAD_HD constexpr bool has_rows() {
   }
 }
 
-// The schedule of the forwards of kernels/forwards.h: with a fit, what GELU's has; computed in double
-// precision, one octet per thread, whose 8 evaluations are enough code, and enough work for one trip.
-OUTGRAD_HD constexpr GpuSchedule forwards_schedule(bool fitted) {
-  if (fitted) return {};
-  return {.octets = 1, .table = TableHome::caches};
+// The schedule of the forwards of kernels/forwards.h. With a fit for 16 bits it is what GELU's has.
+//
+// An f32 fit's tables lie in shared memory: the core's with a copy for each of the lanes that read at once
+// (at most 16 KiB beside a tail), the tail's once (12 KiB). Registers leave an SM room for three such blocks,
+// which take at most 87 of the 100 KiB that the smallest SM has. So the tail, though few elements ask for it,
+// limits nothing, and costs each thread three loads and stores before its loop; in the caches, a warp with
+// such an element would wait for memory in the loop. Three blocks of two octets a thread have as many bytes
+// under way as GELU's two of three, and smaller blocks share out 2^20 elements more evenly among the SMs of a
+// large GPU.
+//
+// Computed in double precision, which only a 16-bit format without a fit is: one octet per thread, whose 8
+// evaluations are enough code, and enough work for one trip.
+OUTGRAD_HD constexpr GpuSchedule forwards_schedule(bool fitted, int element_bytes) {
+  if (!fitted) return {.octets = 1, .table = TableHome::caches};
+  if (element_bytes == 4) return {.octets = 2, .resident_blocks = 3};
+  return {};
 }
 struct DropoutSchedule {
   static constexpr GpuSchedule kSchedule{.octets = 2, .table = TableHome::caches};

@@ -118,11 +118,7 @@ void code_block(const CodeRule& rule, const T* g, const float* minus_d, u8* numb
 // y and mask bits of kCodeBlock f32 x, by the loops over arrays; y may equal x.
 template <class Forward, CpuSchedule S>
 void value_block(const float* x, float* y, u32* mask) {
-  if constexpr (requires { Forward::table(); }) {
-    gelu_forward<Forward, float, S>(x, y, mask, kCodeBlock);
-  } else {
-    activation_forward<Forward, float, S>(x, y, mask, kCodeBlock);
-  }
+  fitted_forward<F32FitOf<Forward>, float, S>(x, y, mask, kCodeBlock);
 }
 
 // y and g by a fit, from element k of a block on as far as whole packs of kCount vectors reach; returns where

@@ -86,8 +86,13 @@ constexpr auto forward_columns() {
     return SplitRows<decltype(columns_of(core)), decltype(columns_of(kAll)), decltype(columns_of(near))>{
         columns_of(core), columns_of(kAll), columns_of(near)};
   } else {
-    return ForwardTables<decltype(columns_of(Forward::table())), decltype(columns_of(Forward::tail()))>{
-        columns_of(Forward::table()), columns_of(Forward::tail())};
+    constexpr auto kCore = columns_of(Forward::table());
+    if constexpr (requires { Forward::tail(); }) {
+      return ForwardTables<decltype(columns_of(Forward::table())), decltype(columns_of(Forward::tail()))>{
+          kCore, columns_of(Forward::tail())};
+    } else {
+      return ForwardTables<decltype(columns_of(Forward::table())), NoTail>{kCore, {}};
+    }
   }
 }
 template <class Forward>

@@ -1,12 +1,12 @@
-// The forwards of kernels/forwards.h over arrays on the CPU, on all cores: 16-bit formats by their fits
-// (kernels/rounded_forwards.h) in vectors of 512 bits, and else by the table of all their outputs; f32 in
-// vectors of doubles. Every schedule gives the same bits.
+// The forwards of kernels/forwards.h over arrays on the CPU, on all cores: by their fits
+// (kernels/forward_fits.h) in f32, and in 16-bit formats in vectors of 512 bits; else by the table of all
+// outputs of the format. Every schedule gives the same bits.
 #pragma once
 
 #include "kernels/forwards.h"
 #include "kernels/host/blocks.h"
 #include "kernels/host/elementwise.h"
-#include "kernels/rounded_forwards.h"
+#include "kernels/forward_fits.h"
 #include "kernels/simd.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
@@ -33,49 +33,16 @@ void forward_elements(const T* x, T* y, u8*, i64 begin, i64 end) {
   for (i64 i = begin; i < end; ++i) y[i] = forward_of<F>(x[i]);
 }
 
-// The lanes of doubles for a vector width.
-template <int kBits>
-struct DoublesOf;
-#ifdef OUTGRAD_AVX2
-template <>
-struct DoublesOf<256> : Avx2Doubles {};
-#endif
-#ifdef OUTGRAD_AVX512
-template <>
-struct DoublesOf<512> : Avx512Doubles {};
-#endif
-
-// The values of one whole word of the mask.
-template <class F, class T, int kVectorBits>
-OUTGRAD_HD void forward_word(const u16* outputs, const T* x, T* y) {
-  if constexpr (sizeof(T) == 2) {
-    for (int k = 0; k < kWordBits; ++k) y[k].bits = outputs[x[k].bits];
-  } else if constexpr (kVectorBits > 0) {
-    using Doubles = DoublesOf<kVectorBits>;
-    for (int k = 0; k < kWordBits; k += Doubles::kLanes)
-      Doubles::store(y + k, F::value(Doubles{}, Doubles::load(x + k)));
-  } else {
-    forward_elements<F>(x, y, nullptr, 0, kWordBits);
-  }
-}
-
-// Where f is computed in double precision.
+// By the table of all outputs of a 16-bit format.
 template <class F, class T, CpuSchedule S>
-void computed_forward(const T* x, T* y, u32* mask, i64 n) {
+void looked_up_forward(const T* x, T* y, u32* mask, i64 n) {
   static_assert(schedule_holds<S>());
-  const u16* outputs = nullptr;
-  if constexpr (sizeof(T) == 2) {
-    if (n > 0) outputs = outputs_by_code<F, T>(forward_elements<F, T>);
-  }
+  const u16* const outputs = n > 0 ? outputs_by_code<F, T>(forward_elements<F, T>) : nullptr;
   over_blocks<S>(n, [=](i64 begin, i64 end) {
     for (i64 i = begin; i < end; i += kWordBits) {
       const int count = static_cast<int>(std::min<i64>(kWordBits, end - i));
       if constexpr (F::kMasked) mask[i / kWordBits] = forward_mask<F>(x + i, count);
-      if (count == kWordBits) {
-        forward_word<F, T, S.vector_bits>(outputs, x + i, y + i);
-      } else {
-        forward_elements<F>(x, y, nullptr, i, end);
-      }
+      for (i64 k = i; k < i + count; ++k) y[k].bits = outputs[x[k].bits];
     }
   });
 }
@@ -84,10 +51,10 @@ void computed_forward(const T* x, T* y, u32* mask, i64 n) {
 
 template <class F, class T, CpuSchedule S>
 void activation_forward(const T* x, T* y, u32* mask, i64 n) {
-  if constexpr (kHasRoundedForward<F, T> && S.vector_bits == 512) {
-    fitted_forward<RoundedForward<F, T>, T, S>(x, y, mask, n);
+  if constexpr (kHasForwardFit<F, T> && (sizeof(T) == 4 || S.vector_bits == 512)) {
+    fitted_forward<ForwardFitOf<F, T>, T, S>(x, y, mask, n);
   } else {
-    detail::computed_forward<F, T, S>(x, y, mask, n);
+    detail::looked_up_forward<F, T, S>(x, y, mask, n);
   }
 }
 

@@ -80,7 +80,7 @@ OUTGRAD_HD float parity_value(float x) {
         x, [](float each) { return fitted_forward_value<T>(FloatOps{}, Rounded{}, kRoundedTables, each); },
         [](float each) { return fitted_forward_value<float>(FloatOps{}, F{}, kTables, each); });
   } else {
-    return forward_in_f32<F, T>(x);
+    return forward_in_f32<F>(x);
   }
 }
 

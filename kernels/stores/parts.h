@@ -26,6 +26,7 @@
 #pragma once
 
 #include "kernels/formats.h"
+#include "kernels/forward_fits.h"
 #include "kernels/portable.h"
 #include "kernels/saturated.h"
 #include "kernels/stores/code.h"
@@ -63,17 +64,6 @@ OUTGRAD_HD constexpr bool part_bits_hold(int bits) { return bits >= 0 && bits <=
 // Positive, finite and not subnormal.
 OUTGRAD_HD bool scale_holds(float scale) {
   return bits_of(scale) >= 0x00800000u && bits_of(scale) < 0x7f800000u;
-}
-
-// y of x: an activation's f32 forward. GELU's is a fit itself.
-template <class Forward>
-OUTGRAD_HD float forward_at(float x) {
-  if constexpr (requires { Forward::table(); }) {
-    static constexpr auto kTables = forward_tables<Forward>();
-    return fitted_forward_value<float>(FloatOps{}, Forward{}, kTables, x);
-  } else {
-    return forward_in_f32<Forward, float>(x);
-  }
 }
 
 // g of x, whose y forward_at gives.

@@ -25,8 +25,8 @@
 #include "kernels/cuda/choice.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/dropout.h"
+#include "kernels/forward_fits.h"
 #include "kernels/host/call.h"
-#include "kernels/rounded_forwards.h"
 #include "kernels/softmax.h"
 #include "kernels/stored.h"
 #include "kernels/support/digest.h"
@@ -454,7 +454,7 @@ void forward_with_y(const Cuda::Where& on, outgrad_call of) {
           at, KernelId::kGeluForward,
           {DeviceKernel::activation_forward, of.format, kernels::kActivationNames[of.activation],
            completed(kernels::cuda::forwards_schedule(
-                         kernels::has_rounded_forward<T>(kernels::kActivationNames[of.activation])),
+                         kernels::has_forward_fit<T>(kernels::kActivationNames[of.activation]), sizeof(T)),
                      work)},
           arguments);
     }

@@ -229,14 +229,7 @@ class Judgement {
         if (curve.masked() && x <= claims_.x_min) require(known.low == 0, "kXMin", known.low, 0, point);
         if (!levels && x >= claims_.x_max) require(known.low == x, "kXMax", known.low, x, point);
       } else {
-        // f(x) < x rounds to x if the difference is at most half the gap to the next float below.
-        const long double gap = x - static_cast<long double>(std::nextafter(point.at, -1e9f));
-        if (x >= claims_.x_max)
-          require(outcome.got == point.at && x - known.slope <= gap / 2, "kXMax",
-                  static_cast<double>(known.slope), x, point);
-        if (x < claims_.x_min)
-          require(outcome.got == 0 && std::signbit(outcome.got) && std::fabs(known.slope) <= 0x1p-150L,
-                  "kXMin", outcome.got, 0, point);
+        end_of_f32(i);
       }
       // Beyond its ends a forward is not p. Next to 0 the exact product leaves the range in which ratios of
       // long doubles are normal.
@@ -247,6 +240,25 @@ class Judgement {
     }
     claim("kA", fit, claims_.a);
     if (small) claim("kCoreA", core, claims_.core_a);
+  }
+
+  // What an f32 forward gives beyond its ends, and at 0.
+  void end_of_f32(size_t i) {
+    const Point& point = truth_.points[i];
+    const long double f = truth_.known[i].slope;
+    const float y = outcomes_[i].got;
+    const double x = point.at;
+    // Half the gap from y to its neighbour on the side of 0, the smaller one.
+    const long double away = std::fabs(f - static_cast<long double>(y)),
+                      gap = std::fabs(y - static_cast<long double>(std::nextafter(y, 0.0f)));
+    const bool rounds = away <= gap / 2;
+    if (x >= claims_.x_max)
+      require(rounds && (claims_.levels || y == point.at), "kXMax", y, static_cast<double>(f), point);
+    if (claims_.has_tail ? x < claims_.x_min : x <= claims_.x_min) {
+      const bool fades = y == 0 && std::signbit(y) == claims_.masked && std::fabs(f) <= 0x1p-150L;
+      require(claims_.has_tail ? fades : rounds, "kXMin", y, static_cast<double>(f), point);
+    }
+    if (x == 0 && f == 0) require(y == 0 && std::signbit(y) == std::signbit(x), "f(+-0)", y, x, point);
   }
 
   // What is coded at a point: the library's g, or the two ends of what the caller of an expression's codes
@@ -545,7 +557,7 @@ std::vector<Falsehood> judge_subject(Library& library, const Claims& claims) {
     if (code && (eight_bits || activation != "expression") && code_name(activation).empty())
       return {{"kActivation: no codes", 0, 0, 0, true}};
     if (eight_bits && !curve.masked()) return {{"kActivation: no minimum", 0, 0, 0, true}};
-    if (!code && curve.masked() != (claims.masked || forward)) return {{"kMasked", 0, 0, 0, true}};
+    if (!code && curve.masked() != claims.masked) return {{"kMasked", 0, 0, 0, true}};
   } catch (const kernels::SpecError& error) {
     return {{std::string("kFunction: ") + error.what(), 0, 0, 0, true}};
   }

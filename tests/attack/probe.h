@@ -100,7 +100,7 @@ void claims_of(Claims* claims) {
                  : requires { Fit::kCode; }  ? Kind::fp8
                  : k::kIsDirect<Fit>         ? Kind::table
                  : k::kIsRoundedForward<Fit> ? Kind::rounded
-                 : requires { Fit::tail(); } ? Kind::forward
+                 : requires { Fit::kXMin; }  ? Kind::forward
                                              : Kind::backward;
 #define OUTGRAD_CLAIM(member, kConstant) \
   if constexpr (requires { Fit::kConstant; }) claims->member = Fit::kConstant
@@ -111,7 +111,9 @@ void claims_of(Claims* claims) {
   OUTGRAD_CLAIM(accuracy, kClass);
   OUTGRAD_CLAIM(entry_format, kEntryFormat);
   OUTGRAD_CLAIM(masked, kMasked);
-  if constexpr (k::kIsRoundedForward<Fit>) claims->masked = k::kHasMask<Fit>;
+  if constexpr (requires { Fit::kXMin; }) claims->masked = k::kHasMask<Fit>;
+  claims->has_tail = requires { Fit::kTailX; };
+  OUTGRAD_CLAIM(levels, kLevels);
   OUTGRAD_CLAIM(plain, kPlain);
   OUTGRAD_CLAIM(end, kEnd);
   OUTGRAD_CLAIM(exact_limits, kExactLimits);
@@ -256,10 +258,10 @@ void probe(const Point* points, std::size_t count, Outcome* outcomes) {
       if (point.traced)
         trace(ops, outcome,
               [&](const TracedOps& traced) { return k::evaluate_forward(traced, Fit{}, kTable, at); });
-    } else if constexpr (requires { Fit::tail(); }) {
+    } else if constexpr (requires { Fit::kXMin; }) {
       static constexpr auto kTables = k::forward_tables<Fit>();
       outcome.got = k::fitted_forward_value<float>(k::FloatOps{}, Fit{}, kTables, point.at);
-      outcome.bit = k::evaluate_mask(k::FloatOps{}, Fit{}, point.at);
+      if constexpr (k::kHasMask<Fit>) outcome.bit = k::evaluate_mask(k::FloatOps{}, Fit{}, point.at);
       if (point.traced)
         trace(ops, outcome, [&](const TracedOps& traced) {
           return k::fitted_forward_value<float>(traced, Fit{}, kTables, at);

@@ -36,7 +36,7 @@ struct Claims {
   const char *name = nullptr, *activation = nullptr, *function = nullptr, *format = nullptr,
              *accuracy = nullptr, *entry_format = nullptr, *fit = nullptr, *code = nullptr;
   bool masked = true, plain = false, exact_limits = false, has_left = false, has_right = false,
-       right_both = false;
+       right_both = false, has_tail = false, levels = false;
   int operations = -1, index_operations = -1, core_first = -1;
   double y_hi = kAbsent, y_lo = kAbsent, t_min = kAbsent, s_min = kAbsent, y_max = kAbsent, left_y = kAbsent,
          right_s = kAbsent;

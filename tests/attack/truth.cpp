@@ -455,9 +455,14 @@ Truth forward_truth(const Curve& curve, const std::string& format) {
     }
     return truth;
   }
-  constexpr int kUniform = 12000;
-  constexpr double kLow = -15, kHigh = 8;
-  for (int i = 0; i <= kUniform; ++i) add(static_cast<float>(kLow + (kHigh - kLow) * i / kUniform), false);
+  const auto add_uniform = [&](double low, double high, int count) {
+    for (int i = 0; i <= count; ++i) add(static_cast<float>(low + (high - low) * i / count), false);
+  };
+  // Most f reach their ends by 15 and 8. The exponential ones fade as far as -110, and are x from 20 on.
+  add_uniform(-15, 8, 12000);
+  add_uniform(-115, -15, 3000);
+  add_uniform(8, 24, 1000);
+  add(0.0f, false), add(-0.0f, false);
   for (double x = 0.5; x >= 0x1p-126; x *= 0.75)
     add(static_cast<float>(x), false), add(static_cast<float>(-x), false);
   return truth;

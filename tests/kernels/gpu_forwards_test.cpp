@@ -60,6 +60,17 @@ TYPED_TEST(StandInForwards, EveryPatternIsTheHosts) {
   });
 }
 
+// An f32 fit has a tail table or none, and a limit at the right or none; one adds a constant to all slopes.
+TEST(StandInForwardsF32, EveryFormOfAFitIsTheHosts) {
+  const auto expect = []<class F>(F) {
+    expect_forward<F, float, cuda::ForwardsScheduleOf<F, float>>(patterns::all<float>(50), kLayouts[0]);
+  };
+  expect(forwards::Silu{});
+  expect(forwards::Mish{});
+  expect(forwards::Sigmoid{});
+  expect(forwards::Tanh{});
+}
+
 TYPED_TEST(StandInForwards, EveryLengthAndLayoutIsTheHosts) {
   using T = TypeParam;
   Values<T> arguments(3);

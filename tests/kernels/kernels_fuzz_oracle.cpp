@@ -233,9 +233,15 @@ std::string judge_forward(const Activation& f, Stored format, float x, float y, 
   if (std::isnan(x)) return std::isnan(y) ? "" : "a NaN was lost";
   if (std::isinf(x)) return std::isnan(y) ? "no limit at infinity" : "";
   const Real value = f.value(x);
-  if (format == Stored::f32)
-    return within("f(x)", y, value, value,
-                  rounding_error(format, std::fabs(value)) * (1 + 0x1p-18L) + std::fabs(value) * kValueError);
+  if (x == 0 && value == 0)
+    return y == 0 && std::signbit(y) == std::signbit(x) ? "" : "zero does not keep its sign";
+  if (format == Stored::f32) {
+    // As of GELU above.
+    const Real size = std::max(std::fabs(value), std::fabs(static_cast<Real>(y)));
+    return within(
+        "f(x)", y, value, value,
+        validation::kOtherTailUlp * 2 * rounding_error(format, size) + std::fabs(value) * kValueError);
+  }
   const float expected = f.rounded_value(format, x);
   return std::isnan(expected) || expected == y ? "" : text("f(x)", y, expected, 0);
 }

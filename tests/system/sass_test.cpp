@@ -74,6 +74,12 @@ std::vector<SassFunction> read_sass(const std::string& text) {
   return functions;
 }
 
+// Instructions of double precision: half to a 64th of the rate of the others.
+bool is_double(const std::string& opcode) {
+  static const std::regex kDouble(R"(D(ADD|MUL|FMA|SETP|MNMX)(\..*)?|(.*\.F64|MUFU\.\w*64H)(\..*)?)");
+  return std::regex_match(opcode, kDouble);
+}
+
 constexpr const char* kLoop = R"(	.target	sm_90
 .text.kernel:
         /*0000*/                   LDC R1, c[0x0][0x28] ;
@@ -121,6 +127,14 @@ TEST(SassReaderTest, FollowsJumpsWrittenAsCalls) {
   std::string text = kLoop;
   text.replace(text.find("@P2 BRA `(.L_x_1)"), 17, "@P2 CALL.REL.NOINC `(.L_x_2)");
   EXPECT_EQ(hot_paths(read_sass(text).front(), {".128", 1, {}}).longest, 9);
+}
+
+TEST(SassReaderTest, KnowsDoublePrecision) {
+  for (const char* opcode :
+       {"DADD", "DFMA.RM", "DSETP.MAX.AND", "F2F.F64.F32", "F2F.F32.F64", "I2F.F64.S64", "MUFU.RCP64H"})
+    EXPECT_TRUE(is_double(opcode)) << opcode;
+  for (const char* opcode : {"FADD", "DEPBAR.LE", "MUFU.SQRT", "LDG.E.64", "F2FP.BF16.F32.PACK_AB"})
+    EXPECT_FALSE(is_double(opcode)) << opcode;
 }
 
 TEST(SassReaderTest, RefusesWhatItCannotRead) {
@@ -225,11 +239,15 @@ struct ByStreaming {
 )";
 
 // The explicit instantiation of a line's kernel. Y is the format of the bias for bias_gelu_forward, of y for
-// the backwards.
+// the backwards. An activation_forward runs the fit and, by ForwardsScheduleOf, the schedule of its function.
 std::string instantiation_of(const Row& row) {
   const std::string t = row.t, in = "const " + row.t + "*, ", y = "const " + row.y + "*, ";
-  const std::string start =
-      "template __global__ void cuda::" + row.kernel + "<generated::" + row.fit + ", " + t + ", ";
+  const bool by_function = row.kernel == "activation_forward";
+  const std::string start = "template __global__ void cuda::" + row.kernel +
+                            (by_function ? "<forwards::" : "<generated::") + row.fit + ", " + t + ", ";
+  if (by_function)
+    return start + "cuda::" + row.schedule + "<forwards::" + row.fit + ", " + t + ">>(" + in + t +
+           "*, u32*, i64);\n";
   if (row.kernel == "gelu_forward") return start + row.schedule + ">(" + in + t + "*, u32*, i64);\n";
   if (row.kernel == "activation_backward")
     return start + row.y + ", " + row.schedule + ">(" + in + y + "const u32*, " + t + "*, i64);\n";
@@ -298,9 +316,8 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
   ASSERT_GE(rows.size(), 20u) << "the default kernels of every fit and their alternatives";
   std::string source =
       "#include \"kernels/cuda/bias.cuh\"\n"
-      "#include \"kernels/cuda/elementwise.cuh\"\n"
+      "#include \"kernels/cuda/forwards.cuh\"\n"
       "#include \"kernels/fits.h\"\n"
-      "#include \"kernels/rounded_forwards.h\"\n"
       "using namespace outgrad::kernels;\n" +
       std::string(kSchedules);
   for (const Row& row : rows) source += instantiation_of(row);
@@ -369,6 +386,7 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
     for (const Instruction& instruction : function->instructions) {
       EXPECT_FALSE(is_instruction(instruction.opcode, "LDL") || is_instruction(instruction.opcode, "STL"))
           << "local memory: " << instruction.opcode;
+      EXPECT_FALSE(is_double(instruction.opcode)) << "double precision: " << instruction.opcode;
     }
 
     const int element = row.t == "float" ? 4 : 2, y_element = row.y == "float" ? 4 : row.y[1] == '8' ? 1 : 2;

@@ -18,7 +18,6 @@
 #include "validation/certificate/fit_bound.h"
 #include "validation/certificate/found.h"
 #include "validation/certificate/fp8_bound.h"
-#include "validation/certificate/gelu_interval.h"
 #include "validation/certificate/rounded_bound.h"
 #include "validation/certificate/rounding_bound.h"
 #include "validation/certificate/storage_bound.h"
@@ -138,11 +137,77 @@ void require_least_with_bit(Conditions& conditions, float x, const Interval& x_s
                      "a float below kXStar is right of x*");
 }
 
-// An f32 forward header is GELU's.
-void require_forward(Conditions& conditions, const ForwardHeader& h) {
-  conditions.require(h.activation == "gelu", fmt::format("unknown activation {}", h.activation));
-  require_name(conditions, h, true);
-  require_least_with_bit(conditions, h.x_star, x_star());
+// Whether every member of v is nearer to y than to any other float.
+bool rounds_to(const Interval& v, float y) {
+  const auto midpoint = [&](float towards) {
+    return (Interval(y) + static_cast<double>(std::nextafter(y, towards))) / 2;
+  };
+  return std::isfinite(y) && certainly_less(midpoint(-kFloatInfinity), v) &&
+         certainly_less(v, midpoint(kFloatInfinity));
+}
+
+// The left end of an f32 forward: all x below kXMin are taken for it. f is monotone there, so its values lie
+// between f(kXMin) and its limit. That is an end of low_values, the upper one of an f that falls from it.
+void require_left_end(Conditions& conditions, const ForwardHeader& h, const Activation& activation) {
+  const Formula& formula = activation.formulas().front();
+  const float y = deployed_forward(h, h.x_min);
+  conditions.require(same_bits(y, deployed_forward(h, -kFloatInfinity)), "the left tail is not clamped");
+  conditions.require(!h.masked || certainly_less(static_cast<double>(h.x_min), activation.x_star()),
+                     "kXMin is not left of x*");
+  const Interval limit = h.masked ? formula.low_values.keep_upper() : formula.low_values.keep_lower();
+  const Interval values = hull(formula.f.at<0>(Interval(h.x_min))[0], limit);
+  conditions.require(rounds_to(values, y),
+                     fmt::format("f does not round to {:.9g} from kXMin = {:.9g} down", y, h.x_min));
+  // A tail is for an f that fades, from below where it has a minimum, and from above where it rises.
+  conditions.require(!(h.has_tail || y == 0) || same_bits(y, h.masked ? -0.0f : 0.0f),
+                     fmt::format("the clamped left tail is not {}0", h.masked ? "-" : "+"));
+}
+
+// The right end: from kXMax on f is x to half a gap, or rounds to its limit.
+void require_right_end(Conditions& conditions, const ForwardHeader& h, const Activation& activation) {
+  const Formula& formula = activation.formulas().back();
+  const double a = h.x_max, b = std::max(a, formula.far_high);
+  const auto value = [&](double x) { return formula.f.at<0>(Interval(x))[0]; };
+  if (h.levels) {
+    const float y = deployed_forward(h, h.x_max);
+    conditions.require(same_bits(y, deployed_forward(h, kFloatInfinity)), "the right tail is not clamped");
+    // f rises from f(kXMax) to its limit, the upper end of the tail's values.
+    conditions.require(!h.masked && rounds_to(hull(value(a), formula.high_values.keep_upper()), y),
+                       fmt::format("f does not round to {:.9g} from kXMax = {:.9g} on", y, h.x_max));
+    return;
+  }
+  conditions.require(deployed_forward(h, kFloatInfinity) == kFloatInfinity, "f(+inf) is not +inf");
+  // Half the gap below x is 2^-25 x at the least. D(x) = x - f(x) has the slope 1 - f'. If D falls between a
+  // and b, or rises there, it stays between D(a) and D(b); if its slope has the other sign here and there, it
+  // leaves them by no more than the most such a slope makes of b - a. Beyond b its slope alone is small
+  // enough.
+  const Interval off = Interval(1) - formula.slopes(a, b);
+  const double drift = std::max(std::min(off.upper(), -off.lower()), 0.0);
+  const auto distance = [&](double x) { return absolute(value(x) - x); };
+  const Interval largest = maximum(distance(a), distance(b)) + Interval(drift) * (b - a);
+  constexpr double kHalfGap = 0x1p-25;
+  conditions.require(largest.upper() <= kHalfGap * a && (formula.high_slopes - 1).magnitude() <= kHalfGap,
+                     "f does not round to x from kXMax on");
+}
+
+// How the rows of an f32 forward are evaluated.
+void require_rows(Conditions& conditions, const ForwardHeader& h, const Function& f) {
+  const float core_low = h.has_tail ? h.tail_x : h.x_min;
+  require_index(conditions, {core_low, h.x_max, h.index_scale, h.index_bias, h.rows}, "core");
+  conditions.require(!h.compensated || h.degree >= 2, "a compensated row has no c2");
+  // What is added to c1 is what f'(0) has beyond its nearest float.
+  const Interval half_ulp = std::ldexp(1.0, std::ilogb(f.at<1>(Interval(0))[1].middle()) - 24);
+  conditions.require(
+      h.slope_low == 0 || (h.compensated && Interval(std::fabs(h.slope_low)).upper() <= half_ulp.lower()),
+      "kSlopeLow is more than half an ulp of f'(0)");
+  if (!h.has_tail) return;
+  require_index(conditions, {h.x_min, h.tail_x, h.tail_index_scale, h.tail_index_bias, h.tail_rows}, "tail");
+  for (int row = 0; row < h.tail_rows; ++row) {
+    const float scale = h.tail.row(row)[h.tail_degree + 2];
+    int exponent = 0;
+    conditions.require(scale == 0 || std::frexp(scale, &exponent) == 0.5f,
+                       fmt::format("the scale of tail row {} is not a power of two", row));
+  }
 }
 
 // What an enclosure of f' over a tail, kTailSlope wide, leaves for its limit: limits are small fractions.
@@ -424,35 +489,30 @@ Finding check_structure(const Fp8Header& h) {
 
 Finding check_structure(const ForwardHeader& h) {
   Conditions conditions;
-  require_forward(conditions, h);
+  require_name(conditions, h, h.masked);
+  // What is said of the tails holds of the known activations.
+  conditions.require(h.activation != "expression", "an f32 forward of an expression");
   conditions.require(h.bound_a > 0, "kA is not positive");
-  conditions.require(h.x_min < h.tail_x && h.tail_x < 0 && h.x_max > 0,
+  conditions.require(h.x_min < 0 && h.x_max >= 0 && (!h.has_tail || (h.x_min < h.tail_x && h.tail_x < 0)),
                      "kXMin, kTailX, 0, kXMax are out of order");
   Finding finding = conditions.finding();
   if (finding.verdict != Verdict::Holds) return finding;
-  // Left of x* |f| falls towards -inf, so one point speaks for all to its left; a tie at 2^-150 rounds to
-  // even, -0.
-  conditions.require(gelu(static_cast<double>(h.x_min)).magnitude() <= 0x1p-150,
-                     "f(kXMin) does not round to -0");
-  conditions.require(same_bits(deployed_forward(h, h.x_min), -0.0f) &&
-                         same_bits(deployed_forward(h, -kFloatInfinity), -0.0f),
-                     "the clamped left tail is not -0");
-  // x - f(x) = x Phi(-x) is at most half the gap below x, 2^-25 x, if Phi(-x) <= 2^-25, which then holds for
-  // all larger x.
-  conditions.require(normal_cdf(-static_cast<double>(h.x_max)).upper() <= 0x1p-25,
-                     "f(kXMax) does not round to kXMax");
-  conditions.require(
-      same_bits(deployed_forward(h, 0.0f), 0.0f) && same_bits(deployed_forward(h, -0.0f), -0.0f),
-      "f(+-0) is not +-0");
+  const Activation& activation = activation_of(h.activation, h.function, h.masked);
+  conditions.require_provable(activation);
+  if (!activation.problem().empty()) return conditions.finding();
+  if (h.masked) require_least_with_bit(conditions, h.x_star, activation.x_star());
+  // The proof of A takes f from the left of its formulas alone.
+  conditions.require((activation.formulas().size() == 1) == (h.x_max > 0),
+                     "kXMax is not 0 where two formulas meet, or is 0 elsewhere");
+  require_left_end(conditions, h, activation);
+  require_right_end(conditions, h, activation);
+  const Function& f = activation.formulas().front().f;
+  const Interval at_zero = f.at<0>(Interval(0))[0];
+  const bool signed_zeros =
+      same_bits(deployed_forward(h, 0.0f), 0.0f) && same_bits(deployed_forward(h, -0.0f), -0.0f);
+  conditions.require(!at_zero.contains_zero() || signed_zeros, "f(+-0) is not +-0");
   conditions.require(std::isnan(deployed_forward(h, std::nanf(""))), "NaN is lost");
-  require_index(conditions, {h.tail_x, h.x_max, h.index_scale, h.index_bias, h.rows}, "core");
-  require_index(conditions, {h.x_min, h.tail_x, h.tail_index_scale, h.tail_index_bias, h.tail_rows}, "tail");
-  for (int row = 0; row < h.tail_rows; ++row) {
-    const float scale = h.tail.row(row)[h.tail_degree + 2];
-    int exponent = 0;
-    conditions.require(scale == 0 || std::frexp(scale, &exponent) == 0.5f,
-                       fmt::format("the scale of tail row {} is not a power of two", row));
-  }
+  require_rows(conditions, h, f);
   return conditions.finding();
 }
 

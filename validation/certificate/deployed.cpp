@@ -43,6 +43,15 @@ int core_row(const BackwardHeader& h, float v) {
   return static_cast<int>(std::count_if(h.breaks.begin(), h.breaks.end(), [&](float b) { return b <= v; }));
 }
 
+float deployed_compensated(const ForwardHeader& h, std::span<const float> row, float v) {
+  const float u = v - row[0], c0 = row[1], c1 = row[2];
+  float t = row[static_cast<size_t>(h.degree) + 1];
+  for (int word = h.degree; word >= 3; --word) t = std::fma(t, u, row[static_cast<size_t>(word)]);
+  const float high = std::fma(c1, u, c0), low = std::fma(c1, -u, high - c0);
+  const float rest = h.slope_low == 0 ? t * u : std::fma(t, u, h.slope_low);
+  return high - std::fma(rest, -u, low);
+}
+
 }  // namespace
 
 std::int64_t float_order(float v) {
@@ -140,13 +149,16 @@ float deployed_entry(const TableHeader& h, std::uint32_t code, bool m) {
 }
 
 float deployed_forward(const ForwardHeader& h, float x) {
-  if (!(x < h.x_max)) return x;
-  if (x < h.tail_x) {
+  if (!h.levels && !(x < h.x_max)) return x;
+  if (h.has_tail && x < h.tail_x) {
     const float v = x < h.x_min ? h.x_min : x;
     const auto row = h.tail.row(low_bits(cell_index(v, h.tail_index_scale, h.tail_index_bias), h.tail_rows));
     return deployed_row(row, h.tail_degree, v) * row[h.tail_degree + 2];
   }
-  return deployed_row(h.table.row(low_bits(cell_index(x, h.index_scale, h.index_bias), h.rows)), h.degree, x);
+  float v = !h.has_tail && x < h.x_min ? h.x_min : x;
+  if (h.levels) v = h.x_max < v ? h.x_max : v;
+  const auto row = h.table.row(low_bits(cell_index(v, h.index_scale, h.index_bias), h.rows));
+  return h.compensated ? deployed_compensated(h, row, v) : deployed_row(row, h.degree, v);
 }
 
 std::array<float, 5> coefficients_of(const RoundedForwardHeader& h, int row) {
@@ -211,8 +223,10 @@ std::vector<Cell> forward_cells(const ForwardHeader& h) {
   std::vector<Cell> cells;
   const auto core = [&](float x) { return cell_index(x, h.index_scale, h.index_bias); };
   const auto tail = [&](float x) { return cell_index(x, h.tail_index_scale, h.tail_index_bias); };
-  cut(cells, {0, false, h.tail_x, std::nextafter(h.x_max, h.tail_x), Coordinate::root}, h.rows, core,
-      [&](float x) { return low_bits(core(x), h.rows); });
+  const float low = h.has_tail ? h.tail_x : h.x_min;
+  cut(cells, {0, false, low, h.levels ? h.x_max : std::nextafter(h.x_max, low), Coordinate::root}, h.rows,
+      core, [&](float x) { return low_bits(core(x), h.rows); });
+  if (!h.has_tail) return cells;
   cut(cells, {0, true, h.x_min, std::nextafter(h.tail_x, h.x_min), Coordinate::root}, h.tail_rows, tail,
       [&](float x) { return low_bits(tail(x), h.tail_rows); });
   return cells;

@@ -15,6 +15,8 @@
 //     Estrin     pairs RN(c_(2j+1) u + c_2j), joined pairwise by the powers w = RN(u u), RN(w w), ...; an odd
 //                one out is carried along
 //     even/odd   w = RN(u u); the even and the odd coefficients by Horner in w; RN(odd u + even)
+//     compensated (a forward's core)   h = RN(c_1 u + c_0), l = RN(c_1 u + RN(c_0 - h)); t by Horner from c_d
+//                to c_2; r = RN(t u), or RN(t u + slope_low) where there is one; RN(h + RN(r u + l))
 #pragma once
 
 #include <array>
@@ -76,7 +78,8 @@ float cell_index(float v, float scale, float bias);
 std::vector<Cell> backward_cells(const BackwardHeader& h);
 /// The entry of a direct table for a stored y, NaN apart. `code`: the bits of y in the header's format.
 float deployed_entry(const TableHeader& h, std::uint32_t code, bool m);
-/// Cells of x: the core over [tail_x, x_max), the tail (left = true) over [x_min, tail_x).
+/// Cells of x: the core over [tail_x, x_max), the tail (left = true) over [x_min, tail_x). Without a tail the
+/// core begins at x_min, and with levels x_max is in it.
 std::vector<Cell> forward_cells(const ForwardHeader& h);
 /// Cells of x over [x_min, x_max].
 std::vector<Cell> forward_cells(const RoundedForwardHeader& h);

@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "kernels/support/random.h"
-#include "validation/certificate/gelu_interval.h"
 #include "validation/exact/activation.h"
 #include "validation/limits.h"
 
@@ -29,7 +28,7 @@ namespace {
 class Earlier {
  public:
   using Values = Derivatives<Interval, 1>;
-  enum class Kind { derivatives, inverse, cdf };
+  enum class Kind { value, derivatives, inverse };
 
   /// compute() of x, a function of `owner`: an activation or a part of one, for those are never destroyed
   /// (activation_of), and another at the same address would be given this one's values.
@@ -72,21 +71,27 @@ class Earlier {
 Earlier::Values at_point(const Function& f, const Interval& x) {
   return Earlier::at(Earlier::Kind::derivatives, &f, x, [&] { return f.at<1>(x); });
 }
+Interval value_at_point(const Function& f, const Interval& x) {
+  return Earlier::at(Earlier::Kind::value, &f, x, [&] { return Earlier::Values{f.at<0>(x)[0], 0}; })[0];
+}
 Interval argument(const Activation& activation, const Interval& s) {
   return Earlier::at(Earlier::Kind::inverse, &activation, s,
                      [&] { return Earlier::Values{activation.inverse_signed_root(s), 0}; })[0];
 }
 
-Interval polynomial(std::span<const float> coefficients, const Interval& u) {
-  Interval p = static_cast<double>(coefficients.back());
-  for (size_t k = coefficients.size() - 1; k-- > 0;) p = p * u + static_cast<double>(coefficients[k]);
+// Coefficients are floats, or Intervals that hold sums of floats.
+template <class Coefficients>
+Interval polynomial(const Coefficients& coefficients, const Interval& u) {
+  Interval p = coefficients.back();
+  for (size_t k = coefficients.size() - 1; k-- > 0;) p = p * u + coefficients[k];
   return p;
 }
 
 // sum |c_k| u^k for u >= 0: bounds |p| on the disc of that radius.
-Interval majorant(std::span<const float> coefficients, const Interval& u) {
+template <class Coefficients>
+Interval majorant(const Coefficients& coefficients, const Interval& u) {
   Interval p = 0;
-  for (size_t k = coefficients.size(); k-- > 0;) p = p * u + static_cast<double>(std::fabs(coefficients[k]));
+  for (size_t k = coefficients.size(); k-- > 0;) p = p * u + absolute(Interval(coefficients[k]));
   return p;
 }
 
@@ -200,28 +205,6 @@ AnalyticFunction backward_error(const Activation& activation, const Function& f,
           }};
 }
 
-Interval cdf_at(const Interval& x) {
-  return Earlier::at(Earlier::Kind::cdf, nullptr, x, [&] { return Earlier::Values{normal_cdf(x), 0}; })[0];
-}
-
-// p(x) scale / f(x) - 1; where the cell's centre is 0 and c0 = 0, the common zero of p and f is divided out.
-AnalyticFunction forward_error(const Row& row, double scale) {
-  const bool through_zero = row.centre == 0 && row.coefficients[0] == 0;
-  const auto coefficients = through_zero ? row.coefficients.subspan(1) : row.coefficients;
-  return {[=](const Interval& x) {
-            const Interval p = polynomial(coefficients, x - row.centre) * scale, cdf = cdf_at(x);
-            return p / (through_zero ? cdf : x * cdf) - 1;
-          },
-          [=](double middle, double radius) {
-            const Interval u = Interval((Interval(middle) - row.centre).magnitude()) + radius;
-            // |Phi(z)| >= Phi(m) - R sup |phi|, |f(z)| >= (|m| - R) times that.
-            const Interval cdf = normal_cdf(middle) - density_over_disc(middle, radius) * radius;
-            const Interval f = through_zero ? cdf : cdf * (Interval(std::fabs(middle)) - radius);
-            if (!cdf.positive() || !f.positive()) return kInfinity;
-            return (majorant(coefficients, u) * scale / f + 1).upper();
-          }};
-}
-
 // A lower bound of |f|, or of |f(z)/z|, over the disc, 0 or less if there is none.
 Interval least_value(const Function& f, bool over_x, double middle, double radius) {
   const Disc disc(f, middle, radius);
@@ -235,21 +218,28 @@ Interval least_value(const Function& f, bool over_x, double middle, double radiu
   return Interval(f.at<1>(Interval(0))[1].mignitude()) - Interval(sup[2]) * reach / 2;
 }
 
-// p(x) / f(x) - 1, or x p(x) / f(x) - 1, for an x in the one cell.
-AnalyticFunction rounded_error(const Function& f, bool over_x, double centre,
-                               const std::array<float, 5>& coefficients) {
-  return {[&f, over_x, centre, coefficients](const Interval& x) {
+// A forward's polynomial on one cell: p(x - centre) stands for f(x), or, over_x, for f(x)/x.
+struct CellPolynomial {
+  const Function& f;
+  bool over_x;
+  double centre;
+  std::vector<Interval> coefficients;
+};
+
+// p / f - 1, or x p / f - 1.
+AnalyticFunction forward_error(const CellPolynomial& row) {
+  return {[row](const Interval& x) {
             // f(x)/x is f' somewhere between 0 and x
-            const Interval target = !over_x             ? at_point(f, x)[0]
-                                    : x.contains_zero() ? f.at<1>(hull(x, Interval(0)))[1]
-                                                        : at_point(f, x)[0] / x;
-            return polynomial(coefficients, x - centre) / target - 1;
+            const Interval target = !row.over_x         ? value_at_point(row.f, x)
+                                    : x.contains_zero() ? row.f.at<1>(x)[1]
+                                                        : value_at_point(row.f, x) / x;
+            return polynomial(row.coefficients, x - row.centre) / target - 1;
           },
-          [&f, over_x, centre, coefficients](double middle, double radius) {
-            const Interval u = Interval((Interval(middle) - centre).magnitude()) + radius;
-            const Interval least = least_value(f, over_x, middle, radius);
+          [row](double middle, double radius) {
+            const Interval u = Interval((Interval(middle) - row.centre).magnitude()) + radius;
+            const Interval least = least_value(row.f, row.over_x, middle, radius);
             if (!least.positive()) return kInfinity;
-            return (majorant(coefficients, u) / least + 1).upper();
+            return (majorant(row.coefficients, u) / least + 1).upper();
           }};
 }
 
@@ -514,19 +504,34 @@ Row row_of(const BackwardHeader& h, const Cell& cell) {
   return {h.table.row(cell.row), h.degree, h.centred, h.two_word, relative};
 }
 
+// The formula left of 0 where there are two: right of it f is x, and no cell reaches there.
+template <class Header>
+const Function& function_of(const Header& h) {
+  return activation_of(h.activation, h.function, h.masked).formulas().front().f;
+}
+
 AnalyticFunction error_of(const ForwardHeader& h, const Cell& cell) {
   const std::span<const float> words = cell.left ? h.tail.row(cell.row) : h.table.row(cell.row);
   const int degree = cell.left ? h.tail_degree : h.degree;
-  return forward_error(Row(words, degree), cell.left ? words[degree + 2] : 1.0);
+  CellPolynomial row{function_of(h), false, words[0], {words.begin() + 1, words.begin() + degree + 2}};
+  if (cell.left) {
+    for (Interval& c : row.coefficients) c = c * words[degree + 2];
+  } else {
+    row.coefficients[1] = row.coefficients[1] + h.slope_low;
+  }
+  // Where the cell's centre is 0 and c0 = 0, a zero that f has there too is divided out.
+  const Interval at_zero = row.f.at<0>(Interval(0))[0];
+  row.over_x = words[0] == 0 && words[1] == 0 && at_zero.is_point() && at_zero.contains_zero();
+  if (row.over_x) row.coefficients.erase(row.coefficients.begin());
+  return forward_error(row);
 }
 
 AnalyticFunction error_of(const RoundedForwardHeader& h, const Cell& cell) {
   const double number = static_cast<double>(cell_index(cell.low, h.index_scale, h.index_bias)) -
                         static_cast<double>(h.index_bias);
-  // the formula left of 0 where there are two: right of it f is x, and no cell reaches there
-  const Activation& activation = activation_of(h.activation, h.function, h.masked);
-  return rounded_error(activation.formulas().front().f, !h.plain, number / static_cast<double>(h.index_scale),
-                       coefficients_of(h, cell.row));
+  const std::array<float, 5> c = coefficients_of(h, cell.row);
+  return forward_error(
+      {function_of(h), !h.plain, number / static_cast<double>(h.index_scale), {c.begin(), c.end()}});
 }
 
 // Whether a place lies in the cell, or so near that rounding can lead there. A fit lets neighbouring rows

@@ -165,6 +165,7 @@ class Printer {
   const std::string& text() const { return text_; }
   void line(std::string_view text) { text_ += text; }
   void given(std::string_view, bool&) const {}
+  void ahead(std::string_view, bool&) const {}
   template <class T>
   void constant(const char* name, T& value, std::string_view note = {}) {
     text_ += constant_line(name, value, note);
@@ -205,6 +206,10 @@ class Reader {
   void line(std::string_view text) { expect(text); }
   // Sets the flag by whether the text goes on like this.
   void given(std::string_view text, bool& flag) const { flag = text_.substr(at_).starts_with(text); }
+  // Sets the flag by whether the text is found further down, where an earlier line's comment follows from it.
+  void ahead(std::string_view text, bool& flag) const {
+    flag = text_.find(text, at_) != std::string_view::npos;
+  }
 
   template <class T>
   void constant(const char* name, T& value, std::string_view note = {}) {
@@ -648,23 +653,48 @@ void describe(Text& t, TableHeader& h) {
 
 template <class Text>
 void describe(Text& t, ForwardHeader& h) {
-  t.constant("kXStar", h.x_star, ": the least float with m = 1");
-  t.constant("kXMin", h.x_min, ": f rounds to -0 below");
-  t.constant("kXMax", h.x_max, ": f rounds to x from here on");
-  t.constant("kTailX", h.tail_x, ": below, the tail table");
+  constexpr std::string_view kLevelsText = "  static constexpr bool kLevels = true;\n";
+  constexpr std::string_view kCompensatedText =
+      "  // core rows are evaluated with what fma(c1, u, c0) loses\n"
+      "  static constexpr bool kCompensated = true;\n";
+  t.given("  static constexpr float kXStar", h.masked);
+  t.ahead("  static constexpr float kTailX", h.has_tail);
+  t.ahead(kLevelsText, h.levels);
+  if (h.masked) t.constant("kXStar", h.x_star, ": the least float with m = 1");
+  t.constant("kXMin", h.x_min,
+             !h.has_tail ? ": f rounds to its limit here and below"
+             : h.masked  ? ": f rounds to -0 below"
+                         : ": f rounds to 0 below");
+  t.constant("kXMax", h.x_max,
+             h.levels ? ": f rounds to its limit from here on" : ": f rounds to x from here on");
+  if (h.has_tail) t.constant("kTailX", h.tail_x, ": below, the tail table");
+  if (h.levels) t.line(kLevelsText);
   t.line("  // core: row = bits(fma(x, kIndexScale, kIndexBias)) mod kRows, f = p(x - centre)\n");
   within(t, "kDegree", h.degree, 1, kMaxDegree);
   power_of_two(t, "kRows", h.rows);
   t.constant("kIndexScale", h.index_scale);
   t.constant("kIndexBias", h.index_bias);
-  t.line("  // tail: the same with its own constants, f = p(x - centre) times the last word of the row\n");
-  within(t, "kTailDegree", h.tail_degree, 1, kMaxDegree);
-  power_of_two(t, "kTailRows", h.tail_rows);
-  t.constant("kTailIndexScale", h.tail_index_scale);
-  t.constant("kTailIndexBias", h.tail_index_bias);
+  t.given(kCompensatedText, h.compensated);
+  if (h.compensated) {
+    t.line(kCompensatedText);
+    bool has_slope_low = h.slope_low != 0;
+    t.given("  static constexpr float kSlopeLow", has_slope_low);
+    if (has_slope_low) {
+      t.constant("kSlopeLow", h.slope_low,
+                 ": f'(0) less its nearest float; is added to every c1 of the core");
+      t.require(h.slope_low != 0, "kSlopeLow = 0 says nothing");
+    }
+  }
+  if (h.has_tail) {
+    t.line("  // tail: the same with its own constants, f = p(x - centre) times the last word of the row\n");
+    within(t, "kTailDegree", h.tail_degree, 1, kMaxDegree);
+    power_of_two(t, "kTailRows", h.tail_rows);
+    t.constant("kTailIndexScale", h.tail_index_scale);
+    t.constant("kTailIndexBias", h.tail_index_bias);
+  }
   t.bound("kA", h.bound_a, "sup |p/f - 1|, proven", h.found_a, InputKind::x);
   table(t, "table", h.table, {h.rows, h.degree + 2, "kRows", "kDegree + 2"});
-  table(t, "tail", h.tail, {h.tail_rows, h.tail_degree + 3, "kTailRows", "kTailDegree + 3"});
+  if (h.has_tail) table(t, "tail", h.tail, {h.tail_rows, h.tail_degree + 3, "kTailRows", "kTailDegree + 3"});
 }
 
 template <class Text>
@@ -828,12 +858,12 @@ Header parse_header(std::string_view text, const std::string& file) {
     throw SpecError(fmt::format("{}:1:1: {} bytes is too long for a coefficient header", file, text.size()));
   if (!text.starts_with(kBanner))
     throw SpecError(fmt::format("{}:1:1: not a generated coefficient header", file));
-  // A constant that only headers of this kind have.
+  // A constant that only headers of this kind, or of one above, have.
   const auto has = [&](std::string_view name) {
     return text.find(fmt::format(" {} = ", name)) != std::string_view::npos;
   };
-  if (has("kTailRows")) return read_as<ForwardHeader>(text, file);
   if (has("kQuarticShift")) return read_as<RoundedForwardHeader>(text, file);
+  if (has("kXMin")) return read_as<ForwardHeader>(text, file);
   if (has("kDithered2")) return read_as<CodeHeader>(text, file);
   if (has("kE4m3T0")) return read_as<Fp8Header>(text, file);
   if (has("kEntries")) return read_as<TableHeader>(text, file);

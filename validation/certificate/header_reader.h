@@ -110,11 +110,16 @@ struct TableHeader : HeaderNames {
   std::vector<std::uint16_t> entries;
 };
 
-/// y = f(x): `table` as above over the core, `tail` with one more word, the power-of-two scale.
+/// y = f(x) in f32: `table` as above over the core, `tail` with one more word, the power-of-two scale.
 struct ForwardHeader : HeaderNames {
+  bool masked = true;
+  bool has_tail = true;  // f tends to 0 at the left; else f has its limit from x_min down
+  bool levels = false;  // f has its limit from x_max on; else f is x there
   float x_star = 0, x_min = 0, x_max = 0, tail_x = 0;
   int degree = 0, rows = 0;
   float index_scale = 0, index_bias = 0;
+  bool compensated = false;  // of the core's rows: what fma(c1, u, c0) loses is added
+  float slope_low = 0;  // compensated: is added to every c1
   int tail_degree = 0, tail_rows = 0;
   float tail_index_scale = 0, tail_index_bias = 0;
   double bound_a = 0;

@@ -23,7 +23,8 @@ PIECES = every(shape(certified=hex_bound, lower_bound=hex_bound))
 def fit(value, place: str) -> SimpleNamespace:
     found = shape(name=text, kind=text, spec_sha256=text, class_=text)(value, place)
     if found.kind == "forward":
-        parts = shape(core=shape(pieces=PIECES), tail=shape(pieces=PIECES))(value, place)
+        part = shape(pieces=PIECES)
+        parts = shape(core=part, tail=absent(part, SimpleNamespace(pieces=[])))(value, place)
         found.pieces = parts.core.pieces + parts.tail.pieces
     else:
         found.pieces = shape(pieces=PIECES)(value, place).pieces

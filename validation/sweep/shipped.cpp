@@ -13,6 +13,7 @@
 #include "kernels/activations.h"
 #include "kernels/catalogue/codes.h"
 #include "kernels/catalogue/few_bits.h"
+#include "kernels/forward_fits.h"
 #include "kernels/tuned.h"
 #include "validation/sweep/store_subject.h"
 #include "validation/sweep/subject.h"
@@ -55,7 +56,13 @@ Subject make() {
     subject.deployed = std::is_same_v<Fit, DeployedGelu<Fit>>;
     return subject;
   } else {
-    Subject subject = make_backward_subject<Fit, StorageOf<Fit>>(format_of<Fit>(), activation);
+    Subject subject = [&] {
+      if constexpr (std::is_same_v<StorageOf<Fit>, float>) {
+        return make_subject<Fit, kernels::ForwardFitOf<Fit, float>, float>(kF32, activation);
+      } else {
+        return make_backward_subject<Fit, StorageOf<Fit>>(format_of<Fit>(), activation);
+      }
+    }();
     subject.deployed = true;
     return subject;
   }

@@ -231,6 +231,23 @@ int activation_number(std::string_view activation) {
   return static_cast<int>(std::find(begin, begin + kernels::kActivations, activation) - begin);
 }
 
+decltype(Subject::forward) library_forward(const SweptActivation& activation) {
+  const int number = activation_number(activation.name);
+  c::FormatKernels::Run* const run =
+      c::chosen_kernels(OUTGRAD_F32).forward[static_cast<int>(StoreId::kY)][number];
+  return [=, masked = activation.masked()](const float* x, float* y, std::uint32_t* mask, int64_t n) {
+    if (!masked) {
+      std::fill_n(mask, (n + 31) / 32, 0u);
+      for (int64_t i = 0; i < n; ++i) mask[i / 32] |= static_cast<std::uint32_t>(x[i] == x[i]) << (i % 32);
+    }
+    kernels::Arguments arguments{.cols = n};
+    void* const arrays[] = {const_cast<float*>(x), y, masked ? mask : nullptr};
+    std::ranges::copy(arrays, arguments.array);
+    const outgrad_call call = call_of(number, StoreId::kY, 0, n);
+    run({call, arguments});
+  };
+}
+
 decltype(Subject::backward) library_backward(int activation, const FloatFormat& format) {
   // Taken here, so that a wrong OUTGRAD_ISA is refused before a sweep has opened its log.
   c::FormatKernels::Run* const run =

@@ -37,6 +37,10 @@ namespace detail {
 /// An activation's number in the catalogue.
 int activation_number(std::string_view activation);
 
+/// y and the mask of x in f32, by the compiled library. Of an f that rises the mask is what the sweep takes
+/// it for: set, but for a NaN.
+decltype(Subject::forward) library_forward(const SweptActivation& activation);
+
 /// dx for dy in a format of 16 bits, from y and a mask, by the compiled library.
 decltype(Subject::backward) library_backward(int activation, const FloatFormat& format);
 

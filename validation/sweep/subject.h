@@ -206,8 +206,8 @@ void gelu_forward_of(const float* x, float* y, std::uint32_t* mask, std::int64_t
 
 }  // namespace detail
 
-/// The backward pass of a fit with y stored as T and f32 arithmetic. y is the correctly rounded f(x), and m =
-/// [x >= x*]. `activation` is the header's activation.
+/// The backward pass of a fit with y stored as T and f32 arithmetic. y is the correctly rounded f(x), as the
+/// forwards in 16 bits give it, and m = [x >= x*]. `activation` is the header's activation.
 template <class Fit, class T>
 Subject make_backward_subject(const FloatFormat& format, const SweptActivation& activation) {
   Subject subject{std::string(Fit::kName) + "+rounded", format, {}, {}, {}, {}};
@@ -231,18 +231,23 @@ Subject make_backward_subject(const FloatFormat& format, const SweptActivation& 
   return subject;
 }
 
-/// The same with GELU's forward kernel.
+/// The same with a forward of its own: GELU's kernel, or in f32 another activation's of the library.
 template <class Fit, class Forward, class T>
-Subject make_subject(const FloatFormat& format) {
-  Subject subject = make_backward_subject<Fit, T>(format, kGelu);
+Subject make_subject(const FloatFormat& format, const SweptActivation& activation = kGelu) {
+  Subject subject = make_backward_subject<Fit, T>(format, activation);
   subject.name = std::string(Fit::kName) + "+" + Forward::kName;
   subject.own_forward = true;
-  subject.forward = detail::gelu_forward_of<Forward, T>;
+  if constexpr (kernels::same_text(Forward::kActivation, "gelu")) {
+    subject.forward = detail::gelu_forward_of<Forward, T>;
+  } else {
+    static_assert(std::is_same_v<T, float>);
+    subject.forward = detail::library_forward(activation);
+  }
   Fingerprint fingerprint;
   detail::add_table<Fit>(fingerprint);
   constexpr auto kRows = Forward::table();
   for (const auto& row : kRows.w) fingerprint.add(row, std::size(row));
-  if constexpr (!kernels::kIsRoundedForward<Forward>) {
+  if constexpr (requires { Forward::tail(); }) {
     constexpr auto kTail = Forward::tail();
     for (const auto& row : kTail.w) fingerprint.add(row, std::size(row));
   }

@@ -77,7 +77,4 @@ def bounds(activation: str = "gelu", dtype: torch.dtype = torch.float32, store: 
     over = _inputs(dtype, store, largest, most)
     if math.isinf(t):
         t = swept.TOTALS[fit]
-        if activation != "gelu":
-            # the sweeps know no other; the forward's y is, but for 66 x at most
-            over += " whose y is f(x) correctly rounded"
     return Bounds(fit, sha256, a_plus_b + k, t, r, over, bias)

@@ -187,7 +187,7 @@ TEST(RoundedForward, RefusesWhatCannotBe) {
   EXPECT_NE(why(spec).find("x_min: "), std::string::npos) << why(spec);
 }
 
-// The ties of kernels/rounded_forwards.h.
+// The ties of kernels/forward_fits.h.
 TEST(RoundedForward, RefusesSwishInF16) {
   Spec spec = spec_named("swish_forward_bf16");
   spec.rounded->format = Format::f16;

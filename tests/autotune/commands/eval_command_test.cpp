@@ -259,6 +259,41 @@ TEST_F(Eval, NormsGiveTheReferenceBits) {
   }
 }
 
+// Forward headers of other activations, with and without a mask, a tail and compensated rows, give the
+// library's bits.
+TEST_F(Eval, AForwardHeaderGivesTheLibrarysBits) {
+  const std::string generated = OUTGRAD_SOURCE_DIR "/kernels/generated/";
+  const auto run = [&]<class T>(T, FormatId format, const std::string& activation, const std::string& name) {
+    write("x", patterns<T>(1003, 43));
+    const bool masked = activation != "tanh";
+    const auto to = [&](const std::string& y, const std::string& mask) {
+      return option("x") + " --y " + folder_ / y + (masked ? " --mask " + folder_ / mask : "");
+    };
+    for (const std::string& from :
+         {" --activation " + activation + " --format " + name_of(format) + to("want", "want_mask"),
+          " --header " + generated + name + ".h" + to("y", "mask")}) {
+      const CommandResult result = tune("eval --op forward" + from);
+      ASSERT_EQ(result.status, 0) << result.output;
+    }
+    EXPECT_EQ(bits<T>("y"), bits<T>("want")) << name;
+    if (masked) {
+      EXPECT_EQ(kernels::read_file(folder_ / "mask"), kernels::read_file(folder_ / "want_mask")) << name;
+    }
+  };
+  run(float{}, FormatId::kF32, "silu", "silu_forward");
+  run(float{}, FormatId::kF32, "tanh", "tanh_forward");
+  run(BF16{}, FormatId::kBf16, "mish", "mish_forward_bf16");
+  const std::string of = "eval --op forward --header " + generated;
+  for (const auto& [rest, why] :
+       {std::pair{"tanh_forward.h" + option("x") + option("y") + option("mask"),
+                  "--mask: tanh rises and has none"},
+        std::pair{"silu_forward.h" + option("x") + option("y"), "--mask: is required"}}) {
+    const CommandResult result = tune(of + rest);
+    EXPECT_EQ(result.status, 2);
+    EXPECT_NE(result.output.find(why), std::string::npos) << result.output;
+  }
+}
+
 // The text of a generated header for one of tests/kernels' made-up tables.
 template <class Table>
 std::string header_text() {

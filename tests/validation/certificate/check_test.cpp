@@ -536,18 +536,20 @@ int held(bool (*chosen)(const std::string& name)) {
 bool of_gelu(const std::string& name) { return name.starts_with("gelu_") && !name.starts_with("gelu_tanh_"); }
 bool of_a_forward(const std::string& name) { return name.find("_forward") != std::string::npos; }
 
-// GELU's, and forwards of another activation: f = x p, and f = p.
+// GELU's, and forwards of another activation: f = x p, and f = p, and those of f32.
 TEST(Check, CommittedDefaultsHold) {
   std::set<std::string> files;
-  for (const char* name : {"gelu_f32", "gelu_bf16", "gelu_f16", "gelu_forward", "gelu_forward_bf16",
-                           "silu_forward_bf16", "sigmoid_forward_f16"}) {
+  for (const char* name :
+       {"gelu_f32", "gelu_bf16", "gelu_f16", "gelu_forward", "gelu_forward_bf16", "silu_forward_bf16",
+        "sigmoid_forward_f16", "gelu_tanh_forward", "quick_gelu_forward", "silu_forward", "swish_forward",
+        "mish_forward", "tanh_forward", "sigmoid_forward", "softplus_forward", "elu_forward"}) {
     files.insert(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/" + name + ".h");
   }
   expect_held(files);
 }
 
 TEST(Check, NightlyCommittedHeadersOfGeluHold) { EXPECT_GE(held(of_gelu), 13); }
-TEST(Check, NightlyCommittedForwardsHold) { EXPECT_GE(held(of_a_forward), 20); }
+TEST(Check, NightlyCommittedForwardsHold) { EXPECT_GE(held(of_a_forward), 29); }
 
 TEST(CheckExhaustive, CommittedHeadersOfOtherActivationsHold) {
   EXPECT_GE(held([](const std::string& name) { return !of_gelu(name) && !of_a_forward(name); }), 27);

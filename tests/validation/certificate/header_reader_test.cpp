@@ -210,6 +210,35 @@ TEST(HeaderReader, PrintsEveryCommittedHeader) {
   EXPECT_GE(headers, 45);
 }
 
+// What an f32 forward may have or lack decides comments above it as well.
+TEST(HeaderReader, RejectsAnF32ForwardOfAnotherForm) {
+  const auto text_of = [](const char* name) {
+    return kernels::read_file(fmt::format("{}/kernels/generated/{}.h", OUTGRAD_SOURCE_DIR, name));
+  };
+  const std::string mish = text_of("mish_forward"), tanh = text_of("tanh_forward");
+  const std::string levels = "  static constexpr bool kLevels = true;\n",
+                    compensated = "  static constexpr bool kCompensated = true;\n";
+  for (const std::string& changed :
+       {replaced(tanh, levels, ""), replaced(tanh, levels, levels + levels),
+        replaced(tanh, "kLevels = true", "kLevels = false"),
+        replaced(tanh, "its limit from here on", "x from here on"),
+        replaced(tanh, "its limit here and below", "0 below"), replaced(tanh, compensated, ""),
+        replaced(tanh, levels,
+                 "  static constexpr float kTailX = -0x1p+1f;  // -2: below, the tail table\n" + levels),
+        replaced(mish, "kCompensated = true", "kCompensated = false"), replaced(mish, compensated, ""),
+        replaced(mish, "-0 below", "0 below"), replaced(mish, "x from here on", "its limit from here on"),
+        replaced(mish, "kXStar", "kStar"), replaced(mish, "kTailX", "kTail"),
+        replaced(mish, "kSlopeLow = -0x1.99999ap-26f;  // -2.38418583e-08", "kSlopeLow = 0x0p+0f;  // 0"),
+        replaced(mish, "kSlopeLow = -0x1.99999ap-26f", "kSlopeLow = -0x1.99999ap-27f"),
+        replaced(mish, "kTailDegree = 6", "kTailDegree = 7"), replaced(mish, "tail()", "tails()")}) {
+    EXPECT_NE(message_of(changed), "");
+  }
+  // Without kSlopeLow it is another header, which is not true.
+  const size_t at = mish.find("  static constexpr float kSlopeLow");
+  const std::string without = std::string(mish).erase(at, mish.find('\n', at) + 1 - at);
+  EXPECT_EQ(print_header(parse_header(without, "h.h")), without);
+}
+
 TEST(HeaderReader, NamesFileLineColumnAndReason) {
   const std::string text = print_header(arbitrary_header());
   EXPECT_NE(message_of(replaced(text, "kRows = 4", "kRows = 6")).find("not a power of two"),

@@ -145,10 +145,8 @@ TEST(Mutation, EveryStructuralDamageFails) {
   }
 }
 
-const ForwardHeader& committed_forward() {
-  static const auto h =
-      std::get<ForwardHeader>(read_header(OUTGRAD_SOURCE_DIR "/kernels/generated/gelu_forward.h"));
-  return h;
+ForwardHeader committed_forward(const std::string& name = "gelu_forward") {
+  return std::get<ForwardHeader>(read_header(OUTGRAD_SOURCE_DIR "/kernels/generated/" + name + ".h"));
 }
 
 double largest_relative_error(const ForwardHeader& h, const Cell& cell) {
@@ -171,7 +169,7 @@ double largest_relative_error(const ForwardHeader& h, const Cell& cell) {
 
 // Every eighth row, each coefficient, up and down, against the header's claim and the row's own.
 TEST(Mutation, NightlyForwardCoefficientByOneUlp) {
-  const ForwardHeader& h = committed_forward();
+  const ForwardHeader h = committed_forward();
   const std::vector<Cell> cells = forward_cells(h);
   int broken = 0;
   for (size_t k = 0; k < cells.size(); k += 8) {
@@ -224,6 +222,89 @@ TEST(Mutation, ForwardDamageFails) {
     ForwardHeader h = committed_forward();
     damage(h);
     EXPECT_NE(check_header(h, Findings::to_failure).verdict(), Verdict::Holds) << what;
+  }
+}
+
+// What only some f32 forwards have: a tail for an f that fades, a limit instead of x at the right, rows that
+// are compensated, and what is added to c1.
+TEST(Mutation, DamageOfAnF32ForwardsFormFails) {
+  using Damage = std::function<void(ForwardHeader&)>;
+  const auto masked = [](ForwardHeader& h) { h.masked = !h.masked; };
+  const auto levels = [](ForwardHeader& h) { h.levels = !h.levels; };
+  const auto plus_zero = [](ForwardHeader& h) {
+    for (int row = 0; row < h.rows; ++row) {
+      if (h.table.row(row)[0] == 0) h.table.row(row)[1] = 0.0f;
+    }
+  };
+  const auto no_tail = [](ForwardHeader& h) { h.has_tail = false, h.x_min = h.tail_x; };
+  const auto x_min_inwards = [](ForwardHeader& h) { h.x_min *= 0.98f; };
+  const auto lower_bound = [](ForwardHeader& h) { h.bound_a *= 0.98; };
+  // The first float whose cell is the one before the first: it would be answered by the last row.
+  const auto tail_beyond_first_row = [](ForwardHeader& h) {
+    const float first = cell_index(h.tail_x, h.index_scale, h.index_bias);
+    while (cell_index(h.tail_x, h.index_scale, h.index_bias) == first)
+      h.tail_x = std::nextafter(h.tail_x, -100.0f);
+  };
+  const auto coefficient = [](int row, int word) {
+    return [=](ForwardHeader& h) { h.table.row(row)[word] *= 1 + 0x1p-18f; };
+  };
+  const auto tail_coefficient = [](ForwardHeader& h) { h.tail.row(100)[2] *= 1.001f; };
+  std::string last;
+  for (const auto& [name, what, damage] : std::vector<std::tuple<std::string, const char*, Damage>>{
+           {"silu_forward", "kXStar left out", masked},
+           {"silu_forward", "kXStar up", [](ForwardHeader& h) { h.x_star = std::nextafter(h.x_star, 0.0f); }},
+           {"silu_forward", "kXStar down",
+            [](ForwardHeader& h) { h.x_star = std::nextafter(h.x_star, -2.0f); }},
+           {"silu_forward", "kXMin", x_min_inwards},
+           {"silu_forward", "kXMax", [](ForwardHeader& h) { h.x_max = 16.5f; }},
+           {"silu_forward", "kLevels", levels},
+           {"silu_forward", "no tail", no_tail},
+           {"silu_forward", "kTailX", tail_beyond_first_row},
+           {"silu_forward", "kSlopeLow", [](ForwardHeader& h) { h.slope_low = 0x1p-24f; }},
+           {"silu_forward", "kCompensated of degree 1", [](ForwardHeader& h) { h.degree = 1; }},
+           {"silu_forward", "the activation", [](ForwardHeader& h) { h.activation = "swish"; }},
+           {"silu_forward", "kTailIndexBias", [](ForwardHeader& h) { ++h.tail_index_bias; }},
+           {"silu_forward", "a tail scale",
+            [](ForwardHeader& h) { h.tail.row(100)[h.tail_degree + 2] *= 2; }},
+           {"silu_forward", "c1 of a tail row", tail_coefficient},
+           {"silu_forward", "c0 of a row", coefficient(3, 1)},
+           {"silu_forward", "f(-0) = +0", plus_zero},
+           {"silu_forward", "kA lowered by 2%", lower_bound},
+           {"mish_forward", "kSlopeLow left out", [](ForwardHeader& h) { h.slope_low = 0; }},
+           {"mish_forward", "kSlopeLow turned round", [](ForwardHeader& h) { h.slope_low = -h.slope_low; }},
+           {"mish_forward", "kSlopeLow doubled", [](ForwardHeader& h) { h.slope_low *= 2; }},
+           {"mish_forward", "kSlopeLow of no compensated rows",
+            [](ForwardHeader& h) { h.compensated = false; }},
+           {"mish_forward", "c1 of a row", coefficient(3, 2)},
+           {"mish_forward", "kXMin", x_min_inwards},
+           {"sigmoid_forward", "kLevels left out", levels},
+           {"sigmoid_forward", "kXStar given", masked},
+           {"sigmoid_forward", "kXMax", [](ForwardHeader& h) { h.x_max = 16; }},
+           {"sigmoid_forward", "kXMin", x_min_inwards},
+           {"sigmoid_forward", "c1 of a tail row", tail_coefficient},
+           {"softplus_forward", "kXMax", [](ForwardHeader& h) { h.x_max = 13; }},
+           {"softplus_forward", "kLevels", levels},
+           {"tanh_forward", "kLevels left out", levels},
+           {"tanh_forward", "kXMin", [](ForwardHeader& h) { h.x_min = -8; }},
+           {"tanh_forward", "kXMax", [](ForwardHeader& h) { h.x_max = 8; }},
+           {"tanh_forward", "the left limit", coefficient(0, 1)},
+           {"tanh_forward", "kIndexBias", [](ForwardHeader& h) { ++h.index_bias; }},
+           {"tanh_forward", "f(-0) = +0", plus_zero},
+           {"tanh_forward", "kA lowered by 2%", lower_bound},
+           {"elu_forward", "kXMax", [](ForwardHeader& h) { h.x_max = 0.25f; }},
+           {"elu_forward", "kLevels", levels},
+           {"elu_forward", "kXMin", [](ForwardHeader& h) { h.x_min = -16; }},
+           {"elu_forward", "A of ELU", [](ForwardHeader& h) { h.function = "0x1.8p+0*(exp(x)-1)"; }},
+           {"elu_forward", "c2 of a row", coefficient(30, 3)},
+       }) {
+    ForwardHeader h = committed_forward(name);
+    if (name != last) {
+      const CheckReport sound = check_header(h);
+      EXPECT_EQ(sound.verdict(), Verdict::Holds) << to_text(sound);
+      last = name;
+    }
+    damage(h);
+    EXPECT_NE(check_header(h, Findings::to_failure).verdict(), Verdict::Holds) << name << ": " << what;
   }
 }
 
