@@ -164,7 +164,7 @@ enum class DeviceKernel {
   norm_slot_sums,
   norm_backward,
   norm_backward_slots,
-  norm_finish,
+  finish_columns,
   activation_forward,
   dropout,
   activation_forward_parity,
@@ -177,6 +177,8 @@ enum class DeviceKernel {
   activation_backward_fp8,
   softmax_forward_code,
   softmax_backward_code,
+  gated_forward,
+  gated_backward,
 };
 // The name of its __global__ template.
 inline constexpr const char* kDeviceKernelNames[] = {"activation_backward",
@@ -189,7 +191,7 @@ inline constexpr const char* kDeviceKernelNames[] = {"activation_backward",
                                                      "norm_slot_sums",
                                                      "norm_backward",
                                                      "norm_backward_slots",
-                                                     "norm_finish",
+                                                     "finish_columns",
                                                      "activation_forward",
                                                      "dropout",
                                                      "activation_forward_parity",
@@ -201,7 +203,9 @@ inline constexpr const char* kDeviceKernelNames[] = {"activation_backward",
                                                      "activation_forward_fp8",
                                                      "activation_backward_fp8",
                                                      "softmax_forward_code",
-                                                     "softmax_backward_code"};
+                                                     "softmax_backward_code",
+                                                     "gated_forward",
+                                                     "gated_backward"};
 
 #ifndef __CUDACC_RTC__  // code compiled by NVRTC calls what it was told to; only hosts ask what there is
 inline namespace OUTGRAD_ABI {

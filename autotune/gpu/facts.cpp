@@ -46,17 +46,16 @@ CodeFacts loop_facts(const GpuVariant& variant, const GpuCode& code, const Archi
   const bool bias_backward = variant.problem.kernel == KernelId::kBiasGeluBackward,
              narrow = bias_backward && !is_wide(variant.problem);
   const int element = bytes_of(variant.problem.format), together = narrow ? 1 : kOctet;
-  const int access = narrow ? element : std::min(variant.schedule.access_bytes, kOctet * element),
-            sum = together * static_cast<int>(sizeof(float));
+  const int access = narrow ? element : std::min(variant.schedule.access_bytes, kOctet * element);
   PathRules rules;
   rules.wide_store = access == 2 ? ".U16" : "." + std::to_string(8 * access);
   const int stores = variant.schedule.octets * together * element / access;
   rules.wide_stores = stores;
-  // A thread of bias's backward stores the sums of its columns behind the loop.
-  if (bias_backward && narrow && element != sum)
+  // Some threads of bias's backward store the sums of their columns behind the loop, word by word.
+  if (bias_backward && access != sizeof(float))
     rules.also_stores = {".32"};
   else if (bias_backward)
-    rules.wide_stores += sum / access;
+    rules.wide_stores += together;
   if (is_forward(variant.problem.kernel)) rules.also_stores = {".U8"};
   const HotPaths paths = hot_paths(function, rules);
   if (paths.path.empty())
@@ -69,7 +68,8 @@ CodeFacts loop_facts(const GpuVariant& variant, const GpuCode& code, const Archi
   // The two paths differ by f32's branch into the tail, which a warp takes where one of its 32 lanes has such
   // an x: below -2.4375, which x ~ N(0, 1) is with a probability of 0.0074.
   constexpr double kTail = 0.0073945;
-  const double longest = 1 - std::pow(1 - kTail, kWarp);
+  // Where sums are stored as rows are, the longest path of bias's backward is one of more rows and no sums.
+  const double longest = bias_backward ? 0 : 1 - std::pow(1 - kTail, kWarp);
   for (const auto& [path, share] :
        {std::pair(&paths.path, longest), std::pair(&paths.shortest_path, 1 - longest)}) {
     for (const std::size_t at : *path) {

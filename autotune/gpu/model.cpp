@@ -132,7 +132,7 @@ double bytes_of_helper(const PlannedLaunch& launch, const Problem& problem) {
              kFloat * sums * n * static_cast<double>(kernels::cuda::most_sum_rows(slots));
     case DeviceKernel::add_slots:
       return kFloat * sums * n * (left + std::ceil(left / kernels::cuda::kSlotFan));
-    default:  // norm_finish: the rows of sums that are left, gamma, the results
+    default:  // finish_columns: the rows of sums that are left, gamma, the results
       return kFloat * n * (sums * left + 1 + sums);
   }
 }

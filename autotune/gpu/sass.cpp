@@ -106,13 +106,13 @@ Instruction decoded(std::uint64_t low, std::uint64_t high, int architecture, std
     bool access, branch;
   };
   static constexpr Known kKnown[] = {
-      {0x981, "LDG", true, false},   {0x986, "STG", true, false},        {0x386, "STG", true, false},
-      {0x983, "LDL", true, false},   {0x987, "STL", true, false},        {0x387, "STL", true, false},
-      {0x984, "LDS", true, false},   {0x988, "STS", true, false},        {0x388, "STS", true, false},
-      {0x308, "MUFU", false, false}, {0xb1d, "BAR", false, false},       {0x947, "BRA", false, true},
-      {0x547, "BRA", false, true},   {0x944, "CALL.NOINC", false, true}, {0x94d, "EXIT", false, false},
-      {0x950, "RET", false, false},  {0x918, "NOP", false, false},       {0x949, "BRX", false, false},
-      {0x94a, "JMP", false, false},  {0x94c, "JMX", false, false}};
+      {0x981, "LDG", true, false},   {0x986, "STG", true, false},   {0x386, "STG", true, false},
+      {0x983, "LDL", true, false},   {0x987, "STL", true, false},   {0x387, "STL", true, false},
+      {0x984, "LDS", true, false},   {0x988, "STS", true, false},   {0x388, "STS", true, false},
+      {0x308, "MUFU", false, false}, {0x908, "MUFU", false, false}, {0xb1d, "BAR", false, false},
+      {0x947, "BRA", false, true},   {0x547, "BRA", false, true},   {0x944, "CALL.NOINC", false, true},
+      {0x94d, "EXIT", false, false}, {0x950, "RET", false, false},  {0x918, "NOP", false, false},
+      {0x949, "BRX", false, false},  {0x94a, "JMP", false, false},  {0x94c, "JMX", false, false}};
   static constexpr const char* kWidths[] = {".U8", ".S8", ".U16", ".S16", ".32", ".64", ".128", ".INVALID"};
   Instruction instruction;
   if (const std::string guard = predicate_of(bits_of(low, high, 12, 3), bits_of(low, high, 15, 1) != 0);

@@ -214,15 +214,17 @@ long long shown(i64 value) { return value; }
 outgrad_call read(const outgrad_call* given) {
   if (given == nullptr) refuse(OUTGRAD_ERROR_NULL_POINTER, "the call is null");
   outgrad_call call{};
-  if (given->size < sizeof call) {
+  // That of the first release whose functions took a call.
+  constexpr std::size_t kLeastSize = offsetof(outgrad_call, b);
+  if (given->size < kLeastSize || given->size % alignof(outgrad_call) != 0) {
     refuse(OUTGRAD_ERROR_SIZE, "size = %llu: it is sizeof(outgrad_call), %llu or more",
-           static_cast<unsigned long long>(given->size), static_cast<unsigned long long>(sizeof call));
+           static_cast<unsigned long long>(given->size), static_cast<unsigned long long>(kLeastSize));
   }
   const auto* const bytes = reinterpret_cast<const unsigned char*>(given);
   for (std::size_t k = sizeof call; k < given->size; ++k) {
     if (bytes[k] != 0) refuse(OUTGRAD_ERROR_SIZE, "the call has members that this release does not know");
   }
-  std::memcpy(&call, given, sizeof call);
+  std::memcpy(&call, given, std::min(given->size, sizeof call));
   if (!choice().environment_holds) refuse(OUTGRAD_ERROR_ENVIRONMENT, "%s", kUnknownIsa);
   return call;
 }
@@ -368,11 +370,13 @@ void* member(const outgrad_call& a, const char* name) {
     #name, offsetof(outgrad_call, name) \
   }
   static constexpr Member kMembers[] = {
-      OUTGRAD_C_MEMBER(x),     OUTGRAD_C_MEMBER(residual), OUTGRAD_C_MEMBER(bias),    OUTGRAD_C_MEMBER(gamma),
-      OUTGRAD_C_MEMBER(beta),  OUTGRAD_C_MEMBER(y),        OUTGRAD_C_MEMBER(z),       OUTGRAD_C_MEMBER(mask),
-      OUTGRAD_C_MEMBER(rstd),  OUTGRAD_C_MEMBER(dy),       OUTGRAD_C_MEMBER(dz_next), OUTGRAD_C_MEMBER(dx),
-      OUTGRAD_C_MEMBER(dz),    OUTGRAD_C_MEMBER(dgamma),   OUTGRAD_C_MEMBER(dbeta),   OUTGRAD_C_MEMBER(dbias),
-      OUTGRAD_C_MEMBER(codes), OUTGRAD_C_MEMBER(workspace)};
+      OUTGRAD_C_MEMBER(x),     OUTGRAD_C_MEMBER(residual), OUTGRAD_C_MEMBER(bias),
+      OUTGRAD_C_MEMBER(gamma), OUTGRAD_C_MEMBER(beta),     OUTGRAD_C_MEMBER(y),
+      OUTGRAD_C_MEMBER(z),     OUTGRAD_C_MEMBER(mask),     OUTGRAD_C_MEMBER(rstd),
+      OUTGRAD_C_MEMBER(dy),    OUTGRAD_C_MEMBER(dz_next),  OUTGRAD_C_MEMBER(dx),
+      OUTGRAD_C_MEMBER(dz),    OUTGRAD_C_MEMBER(dgamma),   OUTGRAD_C_MEMBER(dbeta),
+      OUTGRAD_C_MEMBER(dbias), OUTGRAD_C_MEMBER(codes),    OUTGRAD_C_MEMBER(b),
+      OUTGRAD_C_MEMBER(db),    OUTGRAD_C_MEMBER(workspace)};
 #undef OUTGRAD_C_MEMBER
   void* pointer = nullptr;
   for (const Member& each : kMembers) {
@@ -652,6 +656,42 @@ outgrad_status enter_range(const char* name, bool backward, const outgrad_call* 
   });
 }
 
+// --- Gated pairs ---------------------------------------------------------------------------------
+
+outgrad_status enter_gated(const char* name, bool backward, const outgrad_call* given) {
+  return entered(name, [&] {
+    const outgrad_call a = read(given);
+    const FormatKernels& kernels = kernels_of(a.format);
+    check_activation(a.activation);
+    FormatKernels::Run* const run = (backward ? kernels.gated_backward : kernels.gated_forward)[a.activation];
+    if (run == nullptr) {
+      refuse(OUTGRAD_ERROR_ACTIVATION, "%s is no gate; gelu, gelu_tanh, silu and sigmoid are",
+             kernels::kActivationNames[a.activation]);
+    }
+    check_shape(a.rows, a.n);
+    check_shape(a.rows, 2 * a.n);
+    const bool packed = a.b == nullptr;
+    const i64 size = kInfo[a.format].bytes, bytes = a.rows * a.n * size, of_x = packed ? 2 * bytes : bytes;
+    Arrays arrays;
+    if (backward) arrays.add("dy", Role::kInput, a.dy, bytes, size);
+    arrays.add("x", Role::kInput, a.x, of_x, size);
+    if (!packed) arrays.add("b", Role::kInput, a.b, bytes, size);
+    if (backward) {
+      arrays.add(catalogue::result("dx", 1), a.dx, of_x, size);
+      if (!packed) arrays.add(catalogue::result("db", 2), a.db, bytes, size);
+      Operand y = catalogue::result("y", 0);
+      y.optional = true;
+      arrays.add(y, a.y, bytes, size);
+    } else {
+      arrays.add(packed ? catalogue::result("y", kernels::kNoOperand) : catalogue::result("y", 0, 1), a.y,
+                 bytes, size);
+    }
+    arrays.check();
+    const ThreadLimit limit;
+    run({a});
+  });
+}
+
 // --- Softmax -------------------------------------------------------------------------------------
 
 // From `input`, codes, or from it and codes `output`, which may be the input itself and is null without one.
@@ -870,6 +910,14 @@ outgrad_status outgrad_bias_gelu_sizes(outgrad_call* call) {
     check_shape(a.rows, a.n);
     call->workspace_bytes = static_cast<std::size_t>(kernels.bias_workspace(a.rows, a.n)) * 4;
   });
+}
+
+outgrad_status outgrad_gated_forward(const outgrad_call* call) {
+  return enter_gated("outgrad_gated_forward", false, call);
+}
+
+outgrad_status outgrad_gated_backward(const outgrad_call* call) {
+  return enter_gated("outgrad_gated_backward", true, call);
 }
 
 outgrad_status outgrad_softmax_forward(const outgrad_call* call) {

@@ -166,6 +166,9 @@ typedef struct outgrad_call {
 
   void* workspace; /* aligned to 4; its content does not matter and is overwritten */
   size_t workspace_bytes;
+
+  const void* b; /* of a gated pair, in the format, as is db */
+  void* db;
 } outgrad_call;
 
 /* --- Activations -------------------------------------------------------------------------------- */
@@ -289,6 +292,21 @@ OUTGRAD_API outgrad_status outgrad_bias_gelu_backward(const outgrad_call* call);
 
 /* Sets workspace_bytes to what outgrad_bias_gelu_backward needs; takes format, rows and n. */
 OUTGRAD_API outgrad_status outgrad_bias_gelu_sizes(outgrad_call* call);
+
+/* --- Gated pairs -------------------------------------------------------------------------------- */
+
+/* y = f(a) b over [rows, n], as in a gated MLP, for the gates OUTGRAD_GELU, _GELU_TANH, _SILU and
+ * _SIGMOID; another one is OUTGRAD_ERROR_ACTIVATION. Takes activation, format, x, which is a, b, rows, n and
+ * y. b may be null: then x is [rows, 2 n], and a row of it holds those of a and then those of b.
+ * f(a) is computed in fp32 from a (kernels/gate.h has its error), and the product is rounded once more, to
+ * the format. y may be x or b unless b is null. rows may be 0, but not n. */
+OUTGRAD_API outgrad_status outgrad_gated_forward(const outgrad_call* call);
+
+/* dx = dy b f'(a) and db = dy f(a), from a and b themselves; takes activation, format, dy, x, b, rows, n, dx,
+ * db and y. With b null, dx is [rows, 2 n] and holds both, and db is not looked at. y may be null; otherwise
+ * it becomes what the forward gave, to the bit, for whoever has not kept it. dx may be x, db may be b, and y
+ * may be dy. f'(a) is within 2.3e-7 of the exact one, counted over every finite float a. */
+OUTGRAD_API outgrad_status outgrad_gated_backward(const outgrad_call* call);
 
 /* --- Softmax over the rows of [rows, n], with codes of p ---------------------------------------- */
 

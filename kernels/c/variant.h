@@ -15,6 +15,7 @@
 #include "kernels/host/fp4.h"
 #include "kernels/host/fp8.h"
 #include "kernels/host/functions.h"
+#include "kernels/host/gated.h"
 #include "kernels/host/mxfp8.h"
 #include "kernels/host/norm_store.h"
 #include "kernels/host/parity.h"
@@ -108,6 +109,26 @@ void encode_gradients(const Call& call) {
   const outgrad_call& a = call.given;
   kernels::encode_gradients<T, tuned::DefaultCode::kSchedule>({call.lo, call.hi}, {a.bits, a.seed},
                                                               as<const T>(a.g), as<u8>(a.codes), a.n);
+}
+
+template <class Gate, class T>
+void gated_forward(const Call& call) {
+  const outgrad_call& a = call.given;
+  const bool packed = a.b == nullptr;
+  const T* const x = as<const T>(a.x);
+  kernels::gated_forward<Gate, T, kSchedule>(x, packed ? x + a.n : as<const T>(a.b),
+                                             {a.rows, a.n, packed ? 2 * a.n : a.n}, as<T>(a.y));
+}
+
+template <class Gate, class T>
+void gated_backward(const Call& call) {
+  const outgrad_call& a = call.given;
+  const bool packed = a.b == nullptr;
+  const T* const x = as<const T>(a.x);
+  T* const dx = as<T>(a.dx);
+  kernels::gated_backward<Gate, T, kSchedule>(as<const T>(a.dy), x, packed ? x + a.n : as<const T>(a.b),
+                                              {a.rows, a.n, packed ? 2 * a.n : a.n}, dx,
+                                              packed ? dx + a.n : as<T>(a.db), as<T>(a.y));
 }
 
 template <class T>
@@ -209,6 +230,18 @@ constexpr void add_stores(FormatKernels& all, std::integer_sequence<int, kActiva
   });
 }
 
+template <class T, int... kActivation>
+constexpr void add_gates(FormatKernels& all, std::integer_sequence<int, kActivation...>) {
+  const auto add = [&]<int kAt>() {
+    using Gate = kernels::GateAt<kAt>;
+    if constexpr (kernels::kIsGate<Gate>) {
+      all.gated_forward[kAt] = gated_forward<Gate, T>;
+      all.gated_backward[kAt] = gated_backward<Gate, T>;
+    }
+  };
+  (add.template operator()<kActivation>(), ...);
+}
+
 template <class T>
 constexpr void add_norms(FormatKernels& all) {
   using kernels::Norm;
@@ -237,6 +270,7 @@ constexpr FormatKernels kernels_of(std::integer_sequence<int, kKernel...>) {
                     .bias_workspace = bias_workspace};
   add_y<T>(all, typename ActivationFits<T>::Type{}, kernels::ActivationForwards{});
   add_stores<T>(all, std::make_integer_sequence<int, kActivations>{});
+  add_gates<T>(all, std::make_integer_sequence<int, kActivations>{});
   add_norms<T>(all);
   return all;
 }

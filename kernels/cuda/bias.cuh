@@ -4,8 +4,9 @@
 // Contract, errors and order of sums are those of kernels/host/bias.h. The forward treats the matrix as one
 // array, which it processes octet by octet (kernels/cuda/elementwise.cuh), and keeps count of the column. The
 // backward gives each thread 8 columns of one slot of rows and keeps their sums in registers. If rows do not
-// begin on bytes of the mask, or tensors are not aligned, a thread has one column. The slots' sums are added
-// in the order of kernels/cuda/columns.cuh. GpuSchedule says what may be varied; in the backward, `octets` is
+// begin on bytes of the mask, or tensors are not aligned, a thread has one column. A block has slots side by
+// side, whose sums it adds up before it writes one row of sums; these are added in the order of
+// kernels/cuda/columns.cuh. GpuSchedule says what may be varied; in the backward, `octets` is
 // the number of rows that are loaded together.
 #pragma once
 
@@ -16,7 +17,7 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
-// For what is read more than once: the bias, the slots' sums.
+// For what is read more than once: the bias.
 OUTGRAD_HD constexpr GpuSchedule unhinted(GpuSchedule schedule) {
   schedule.loads = schedule.stores = CacheHint::none;
   return schedule;
@@ -165,29 +166,69 @@ __device__ __forceinline__ void take_rows(const BackwardRows<T>& of, i64 at, con
   }
 }
 
-// dx = dy g(y, m), and sums[slot][j], a slot's sum of the products of column j. dx may equal dy. Wide: a row
-// consists of whole octets, and all four arrays are aligned.
+// A block's slots side by side, 2^log of them, and the thread's place among those that share its slot.
+template <u32 Threads>
+struct SlotsBeside {
+  u32 log, slot, across, place;
+
+  // The division is by a constant: one by a variable of few bits is a call on sm_100.
+  __device__ __forceinline__ explicit SlotsBeside(int log_beside)
+      : log(static_cast<u32>(log_beside)), slot((threadIdx.x << log) / Threads), across(Threads >> log),
+        place(threadIdx.x - slot * across) {}
+};
+
+// Adds up the sums of a block's slots, neighbours first, into those of the first slot. Every thread of the
+// block takes part.
+template <u32 Threads, int Columns>
+__device__ __forceinline__ void add_beside(float (&sum)[Columns], const SlotsBeside<Threads>& beside) {
+  __shared__ float of_neighbours[Columns][Threads / 2];
+  const u32 slot = beside.slot;
+#pragma unroll 1
+  for (u32 level = 0; level < beside.log; ++level) {
+    const u32 pair = 1u << level, at = (slot >> (level + 1)) * beside.across + beside.place;
+    if ((slot & (2 * pair - 1)) == pair) {
+      OUTGRAD_UNROLL
+      for (int k = 0; k < Columns; ++k) of_neighbours[k][at] = sum[k];
+    }
+    __syncthreads();
+    if ((slot & (2 * pair - 1)) == 0) {
+      OUTGRAD_UNROLL
+      for (int k = 0; k < Columns; ++k) sum[k] = add_rn(sum[k], of_neighbours[k][at]);
+    }
+    __syncthreads();  // before the next pairs write
+  }
+}
+
+// dx = dy g(y, m), and sums[row][j], the sum of the products of column j over a block's 2^log_beside slots.
+// dx may equal dy. Wide: a row consists of whole octets, and dy, y and dx are aligned.
 template <class Fit, class T, bool Wide, class Schedule = DefaultGpuSchedule>
 __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T, true>.threads,
                                   kBackwardSchedule<Schedule, Fit, T, true>.resident_blocks)
-    bias_gelu_backward(const T* dy, const T* y, const u32* mask, SlotRows slots, i64 n, T* dx, float* sums) {
+    bias_gelu_backward(const T* dy, const T* y, const u32* mask, SlotRows slots, int log_beside, i64 n, T* dx,
+                       float* sums) {
   static_assert(fit_holds<Fit, T>() && Fit::kMasked);
   constexpr GpuSchedule kSchedule = kBackwardSchedule<Schedule, Fit, T, true>;
   static_assert(schedule_holds<kSchedule>());
-  [[maybe_unused]] constexpr GpuSchedule kUnhinted = unhinted(kSchedule);
   const auto& table = resident_table<DeviceFit<Fit, T>, kSchedule.table, kSchedule.threads>();
   const auto ops = ops_for<Fit, T>(table);
   const BackwardRows<T> rows{dy, y, reinterpret_cast<const u8*>(mask), dx, n};
   const auto product_of = [&](float gradient, u32 code, float output, bool m) {
     return ops.mul(gradient, derivative<Fit, T>(ops, table, code, output, m));
   };
-  constexpr u64 kColumns = Wide ? kOctet : 1, kThreads = kSchedule.threads;
-  const u64 across = static_cast<u64>(n) / kColumns, work = across << slots.log_slots;
+  constexpr u32 kThreads = kSchedule.threads;
+  constexpr u64 kColumns = Wide ? kOctet : 1;
+  const SlotsBeside<kThreads> beside(log_beside);
+  const u64 columns = static_cast<u64>(n),
+            blocks_across = (columns / kColumns + beside.across - 1) / beside.across,
+            work = blocks_across << (slots.log_slots - log_beside);
 #pragma unroll 1
-  for (u64 index = blockIdx.x * kThreads + threadIdx.x; index < work; index += gridDim.x * kThreads) {
-    const i64 slot = static_cast<i64>(index / across), column = static_cast<i64>(index % across * kColumns);
-    i64 at = slots.begin(slot) * n + column;
-    const i64 end = slots.begin(slot + 1) * n;
+  for (u64 index = blockIdx.x; index < work; index += gridDim.x) {
+    const u64 sums_row = index / blocks_across,
+              column = (index % blocks_across * beside.across + beside.place) * kColumns;
+    const bool owns = column < columns;
+    const i64 slot = static_cast<i64>((sums_row << log_beside) + beside.slot);
+    i64 at = slots.begin(slot) * n + static_cast<i64>(column);
+    const i64 end = owns ? slots.begin(slot + 1) * n : 0;
     float sum[kColumns] = {};
 #pragma unroll 1
     for (; at + (kSchedule.octets - 1) * n < end; at += kSchedule.octets * n) {
@@ -197,11 +238,10 @@ __global__ void __launch_bounds__(kBackwardSchedule<Schedule, Fit, T, true>.thre
 #pragma unroll 1
       for (; at < end; at += n) take_rows<kSchedule, 1>(rows, at, product_of, sum);
     }
-    if constexpr (Wide) {
-      store_octet<kUnhinted, true>(sums + slot * n + column, packed<float>(sum));
-    } else {
-      sums[slot * n + column] = sum[0];
-    }
+    add_beside(sum, beside);
+    if (!owns || beside.slot != 0) continue;
+    OUTGRAD_UNROLL
+    for (u32 k = 0; k < kColumns; ++k) sums[sums_row * columns + column + k] = sum[k];
   }
 }
 
@@ -256,9 +296,8 @@ cudaError_t launch_bias_gelu_backward(const T* dy, const T* y, const u32* mask, 
   constexpr GpuSchedule kSchedule = kBackwardSchedule<Schedule, Fit, T, true>;
   static constinit ResidentBlocks resident[2];
   const i64 slots = slot_count(rows, n);
-  float* const sums = slots > 1 ? workspace : dbias;
   const bool wide = n % kOctet == 0 && is_aligned_for<kSchedule>(dy) && is_aligned_for<kSchedule>(y) &&
-                    is_aligned_for<kSchedule>(dx) && is_aligned_for<kSchedule>(sums);
+                    is_aligned_for<kSchedule>(dx);
   const auto kernel =
       wide ? bias_gelu_backward<Fit, T, true, Schedule> : bias_gelu_backward<Fit, T, false, Schedule>;
   PlanLimits limits;
@@ -267,10 +306,19 @@ cudaError_t launch_bias_gelu_backward(const T* dy, const T* y, const u32* mask, 
   const LaunchPlan plan = bias_backward_plan(kSchedule, rows, n, wide, limits);
   for (int i = 0; i < plan.launches; ++i) {
     const PlannedLaunch& planned = plan.launch[i];
-    const cudaError_t status = planned.kernel == DeviceKernel::add_slots
-                                   ? launch_add_slots(planned, sums, n, stream, dbias)
-                                   : launch(kernel, static_cast<unsigned>(planned.blocks), planned.threads, 0,
-                                            stream, dy, y, mask, slot_rows(rows, slots), n, dx, sums);
+    const auto blocks = static_cast<unsigned>(planned.blocks);
+    cudaError_t status = cudaSuccess;
+    switch (planned.kernel) {
+      case DeviceKernel::add_slots: status = launch_add_slots(planned, workspace, n, stream); break;
+      case DeviceKernel::finish_columns:
+        status = launch(finish_columns<>, blocks, planned.threads, 0, stream, workspace, nullptr, nullptr, n,
+                        n, n, planned.left, planned.apart, dbias, nullptr);
+        break;
+      default:
+        status = launch(kernel, blocks, planned.threads, 0, stream, dy, y, mask, slot_rows(rows, slots),
+                        __builtin_ctzll(static_cast<unsigned long long>(planned.own_slots)), n, dx,
+                        plan.launches > 1 ? workspace : dbias);
+    }
     if (status != cudaSuccess) return status;
   }
   return cudaSuccess;

@@ -21,12 +21,10 @@ __device__ __forceinline__ V fold_neighbours(V (&values)[Count]) {
   return values[0];
 }
 
-// `left` slots remain, `apart` slots from each other. Adds up every Fan neighbouring slots into the first of
-// them. If `result` is not null and these are all the slots that remain, their sum goes to `result` instead.
-// A slot has `words` sums side by side. One thread computes each word of each target.
+// `left` slots remain, `apart` slots from each other, with `words` sums side by side. Adds up every Fan
+// neighbouring slots into the first of them. One thread computes each word of each target.
 template <int Fan = kSlotFan>
-__global__ void __launch_bounds__(kColumnThreads)
-    add_slots(float* sums, float* result, i64 words, i64 left, i64 apart) {
+__global__ void __launch_bounds__(kColumnThreads) add_slots(float* sums, i64 words, i64 left, i64 apart) {
   const i64 index = static_cast<i64>(blockIdx.x) * kColumnThreads + threadIdx.x;
   const i64 target = index / words, j = index - target * words, first = target * Fan;
   if (first >= left) return;
@@ -34,23 +32,19 @@ __global__ void __launch_bounds__(kColumnThreads)
   float values[Fan];
   OUTGRAD_UNROLL
   for (int k = 0; k < Fan; ++k) values[k] = first + k < left ? into[k * apart * words] : kMissingTerm;
-  const float sum = fold_neighbours(values);
-  if (result != nullptr && left <= Fan) {
-    result[j] = sum;
-  } else {
-    *into = sum;
-  }
+  *into = fold_neighbours(values);
 }
 
-// The end of a norm's sums over rows. Adds `left` rows of sums in the tree's order, and makes the columns'
-// results from them. There are at most kFinishFan rows, `apart` from each other, with `words` words each. The
-// divisor of dgamma is `divisor`, which norm_prepare made, or else `gamma`, or else 1. gamma, dgamma and
-// dbeta are in the format P; the latter two may be null. A block has kFinishColumns columns of one of the
-// sums; the threads of a warp have neighbouring columns, and the warps have neighbouring rows.
+// The end of sums over rows. Adds `left` rows of sums in the tree's order, and makes the columns' results
+// from them. Its parameters are called after a norm's; if a column has one result, that is dgamma. There are
+// at most kFinishFan rows, `apart` from each other, with `words` words each. The divisor of dgamma is
+// `divisor`, which norm_prepare made, or else `gamma`, or else 1. gamma, dgamma and dbeta are in the format
+// P; the latter two may be null. A block has kFinishColumns columns of one of the sums; the threads of a
+// warp have neighbouring columns, and the warps have neighbouring rows.
 template <ParameterFormat P = ParameterFormat::f32>
 __global__ void __launch_bounds__(kColumnThreads)
-    norm_finish(const float* sums, const float* divisor, const void* gamma, i64 n, i64 stride, i64 words,
-                i64 left, i64 apart, void* dgamma, void* dbeta) {
+    finish_columns(const float* sums, const float* divisor, const void* gamma, i64 n, i64 stride, i64 words,
+                   i64 left, i64 apart, void* dgamma, void* dbeta) {
   using Parameter = typename ParameterIn<P>::Type;
   constexpr int kWarps = kColumnThreads / kFinishColumns, kOwn = kFinishFan / kWarps;
   static_assert(kFinishColumns == kTreeLanes, "a warp reads a line at a time");
@@ -82,26 +76,10 @@ __global__ void __launch_bounds__(kColumnThreads)
 }
 
 #ifndef __CUDACC_RTC__
-// One launch of a plan.
-inline cudaError_t launch_add_slots(const PlannedLaunch& planned, float* sums, i64 words, cudaStream_t stream,
-                                    float* result) {
-  return launch(add_slots<>, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, sums, result,
-                words, planned.left, planned.apart);
-}
-
-// Adds up `slots` (a power of two) times `words` sums in the tree's order. The result goes into the first
-// slot, or into `result` if that is not null and there is more than one slot. There are at most a few
-// kSlotSums sums in all, unless there is only one slot.
-inline cudaError_t launch_add_slots(float* sums, i64 words, i64 slots, cudaStream_t stream,
-                                    float* result = nullptr) {
-  LaunchPlan plan;
-  add_up_slots(plan, words, slots);
-  for (int i = 0; i < plan.launches; ++i) {
-    if (const cudaError_t status = launch_add_slots(plan.launch[i], sums, words, stream, result);
-        status != cudaSuccess)
-      return status;
-  }
-  return cudaSuccess;
+inline cudaError_t launch_add_slots(const PlannedLaunch& planned, float* sums, i64 words,
+                                    cudaStream_t stream) {
+  return launch(add_slots<>, static_cast<unsigned>(planned.blocks), planned.threads, 0, stream, sums, words,
+                planned.left, planned.apart);
 }
 #endif
 

@@ -157,15 +157,15 @@ inline cudaError_t device_attribute(cudaDeviceAttr attribute, int& value) {
   return cudaDeviceGetAttribute(&value, attribute, device);
 }
 
-// What a plan needs to know about the device; only that is asked for.
+// What a plan needs to know about the device; only that is asked for. A backward needs all.
 template <GpuNormSchedule S>
-cudaError_t limits_for(bool in_registers, PlanLimits& limits) {
-  if constexpr (S.blocks_per_sm > 0) {
+cudaError_t limits_for(bool forward_in_registers, PlanLimits& limits) {
+  if (S.blocks_per_sm > 0 || !forward_in_registers) {
     if (const cudaError_t status = device_attribute(cudaDevAttrMultiProcessorCount, limits.sms);
         status != cudaSuccess)
       return status;
   }
-  if (in_registers) return cudaSuccess;
+  if (forward_in_registers) return cudaSuccess;
   int bytes = 0;
   const cudaError_t status = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, bytes);
   limits.shared_bytes = bytes;
@@ -340,11 +340,11 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const NormBackwardColumns& 
         status = launch(norm_slot_sums<N, T>, blocks, planned.threads, 0, stream, a);
         break;
       case DeviceKernel::add_slots:
-        status = launch_add_slots(planned, parts.sums, kColumnSums<N> * a.stride, stream, nullptr);
+        status = launch_add_slots(planned, parts.sums, kColumnSums<N> * a.stride, stream);
         break;
-      case DeviceKernel::norm_finish:
+      case DeviceKernel::finish_columns:
         status =
-            launch(norm_finish<>, blocks, planned.threads, 0, stream, parts.sums,
+            launch(finish_columns<>, blocks, planned.threads, 0, stream, parts.sums,
                    plan.side == SideChannels::none ? nullptr : a.columns.divisor, of.gamma, a.n, a.stride,
                    kColumnSums<N> * a.stride, planned.left, planned.apart, of.dgamma, of.dbeta);
         break;

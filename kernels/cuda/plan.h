@@ -154,6 +154,25 @@ OUTGRAD_HD constexpr i64 slots_together(i64 slots, int side_by_side) {
   return together < side_by_side ? side_by_side : together;
 }
 
+// The most slots that a block of bias + GELU's backward has side by side, and the most rows of sums that it
+// then leaves: a power of two, like the number of slots.
+inline constexpr int kMostSlotsBeside = 32;
+OUTGRAD_HD constexpr i64 most_bias_sum_rows(i64 slots) {
+  const i64 few = slots < kFinishFan ? slots : kFinishFan;
+  return slots / kMostSlotsBeside < few ? few : slots / kMostSlotsBeside;
+}
+// The slots side by side in a block: one for each warp, so that a warp's accesses are 32 octets of a row;
+// more of them if rows have fewer octets, or if more than kFinishFan rows of sums would be left. `across`:
+// the octets of a row, or its elements if a thread takes one column.
+OUTGRAD_HD constexpr int slots_beside(int threads, i64 slots, i64 across) {
+  int beside = 1;
+  while (2 * beside * kTreeLanes <= threads && 2 * beside <= slots) beside *= 2;
+  while (2 * beside <= kMostSlotsBeside && 2 * beside <= slots && threads % (2 * beside) == 0 &&
+         (slots / beside > kFinishFan || threads / (2 * beside) >= across))
+    beside *= 2;
+  return beside;
+}
+
 // Arrays of the workspace are whole lines of 128 bytes, so that wide accesses reach all of them. Arrays that
 // are looked up for rows in registers have all the words that any schedule may look up.
 inline constexpr i64 kWorkspaceLine = 32;
@@ -194,11 +213,12 @@ inline i64 matrix_elements(i64 rows, i64 n) {
   return rows < 0 || n <= 0 || rows > kMostElements / n ? -1 : rows * n;
 }
 
-// fp32 words of scratch for the backward of GELU of x + bias: the slots' sums, unless there is only one slot.
+// fp32 words of scratch for the backward of GELU of x + bias: as many rows of sums as any schedule leaves.
+// It depends only on the shape.
 inline i64 bias_backward_workspace(i64 rows, i64 n) {
   if (matrix_elements(rows, n) <= 0) return 0;
   const i64 slots = slot_count(rows, n);
-  return slots > 1 ? slots * n : 0;
+  return slots > 1 ? most_bias_sum_rows(slots) * n : 0;
 }
 #endif
 
@@ -427,6 +447,10 @@ OUTGRAD_HD constexpr GpuSchedule forwards_schedule(bool fitted, int element_byte
 struct DropoutSchedule {
   static constexpr GpuSchedule kSchedule{.octets = 2, .table = TableHome::caches};
 };
+// Of a gated pair: an octet of three arrays is enough code, and enough work, for one trip.
+struct GatedSchedule {
+  static constexpr GpuSchedule kSchedule{.octets = 1, .resident_blocks = 2};
+};
 // The forwards that evaluate several fits for an element (a y with its branch, a code for f'(x)): the code of
 // one octet is long enough, and the tables of all fits share a block's memory.
 struct StoreSchedule {
@@ -468,14 +492,14 @@ struct PlannedLaunch {
   int threads;
   i64 shared_bytes = 0;  // dynamic
   i64 most_shared_bytes = 0;  // if not 0: the kernel must first be allowed this many dynamic bytes
-  i64 left = 0, apart = 0;  // for add_slots and norm_finish
-  i64 own_slots = 0;  // for a norm's sums over rows
+  i64 left = 0, apart = 0;  // for add_slots and finish_columns
+  i64 own_slots = 0;  // for sums over rows: the slots that a thread, or of a bias a block, adds up
 };
 
 // The launches, in their order.
 struct LaunchPlan {
   // The most launches. A norm's backward: prepare, slot sums, rows, two of add_slots (for at most 2^17 rows
-  // of sums), finish. Bias + GELU: rows, four of add_slots (64^4 > 2^21).
+  // of sums), finish. Bias + GELU: rows, two of add_slots (for at most 2^16 rows of sums), finish.
   static constexpr int kMost = 8;
   int launches = 0;
   PlannedLaunch launch[kMost] = {};
@@ -488,7 +512,8 @@ struct LaunchPlan {
 
 // What a plan needs to know about a device.
 struct PlanLimits {
-  int sms = 0;  // needed if blocks_per_sm is not 0
+  // needed if blocks_per_sm is not 0, and for a norm's backward; 0: not known
+  int sms = 0;
   i64 shared_bytes = 0;  // per block with opt-in; needed if registers do not hold a norm's rows
   // blocks of the schedule's kernel that an SM holds at once; needed if blocks_per_sm is kAllResident
   int resident_blocks = 0;
@@ -522,6 +547,19 @@ inline LaunchPlan elementwise_plan(DeviceKernel kernel, const GpuSchedule& sched
   return plan;
 }
 
+// A gated pair: a block takes a part of a row, one octet or element for each thread.
+inline LaunchPlan gated_plan(DeviceKernel kernel, const GpuSchedule& schedule, i64 rows, i64 n, bool wide,
+                             const PlanLimits& limits) {
+  const i64 across = n / (wide ? kOctet : 1);
+  LaunchPlan plan;
+  if (rows > 0)
+    plan.add({kernel,
+              looping_blocks(rows * ((across + schedule.threads - 1) / schedule.threads),
+                             grid_blocks_per_sm(schedule, limits), limits.sms),
+              schedule.threads});
+  return plan;
+}
+
 inline PlannedLaunch softmax_launch(DeviceKernel kernel, i64 rows, int warps) {
   const int together = softmax_block_rows(warps);
   return {kernel, looping_blocks((rows + together - 1) / together, 0, 0), kTreeLanes * warps * together};
@@ -535,34 +573,39 @@ inline LaunchPlan bias_forward_plan(const GpuSchedule& schedule, i64 elements, b
   return plan;
 }
 
-// Adds up neighbours, `apart` slots from each other, of `left` that are left: kSlotFan times `words` sums to
-// each that remain.
-inline void add_slots_once(LaunchPlan& plan, i64 words, i64 left, i64 apart) {
-  const i64 targets = (left + kSlotFan - 1) / kSlotFan;
-  plan.add({.kernel = DeviceKernel::add_slots,
-            .blocks = column_blocks(words * targets),
+// The end of sums over rows: of `sum_rows` rows of them (a power of two), of `words` words each, the last
+// kernel makes the results of n columns, which have `sums` sums each.
+inline void add_finish(LaunchPlan& plan, i64 sum_rows, i64 words, int sums, i64 n) {
+  i64 left = sum_rows, apart = 1;
+  for (; left > kFinishFan; left = (left + kSlotFan - 1) / kSlotFan, apart *= kSlotFan)
+    plan.add({.kernel = DeviceKernel::add_slots,
+              .blocks = column_blocks(words * ((left + kSlotFan - 1) / kSlotFan)),
+              .threads = kColumnThreads,
+              .left = left,
+              .apart = apart});
+  plan.add({.kernel = DeviceKernel::finish_columns,
+            .blocks = sums * ((n + kFinishColumns - 1) / kFinishColumns),
             .threads = kColumnThreads,
             .left = left,
             .apart = apart});
 }
-// Adds up `slots` (a power of two) times `words` sums in the tree's order.
-inline void add_up_slots(LaunchPlan& plan, i64 words, i64 slots) {
-  i64 apart = 1;
-  for (i64 left = slots; left > 1; left = (left + kSlotFan - 1) / kSlotFan, apart *= kSlotFan)
-    add_slots_once(plan, words, left, apart);
-}
 
-// Wide: a row consists of whole octets, and dy, y, dx and the sums are aligned for the schedule's accesses.
+// Wide: a row consists of whole octets, and dy, y and dx are aligned for the schedule's accesses. Finished:
+// the last kernel runs also where a single row of sums could be dbias itself, because it is wanted in
+// another format.
 inline LaunchPlan bias_backward_plan(const GpuSchedule& schedule, i64 rows, i64 n, bool wide,
-                                     const PlanLimits& limits) {
-  const i64 slots = slot_count(rows, n), threads = n / (wide ? kOctet : 1) * slots;
+                                     const PlanLimits& limits, bool finished = false) {
+  const i64 slots = slot_count(rows, n), across = n / (wide ? kOctet : 1);
+  const int beside = slots_beside(schedule.threads, slots, across);
+  const i64 columns = schedule.threads / beside, blocks_across = (across + columns - 1) / columns;
   LaunchPlan plan;
   plan.wide = wide;
-  plan.add({DeviceKernel::bias_gelu_backward,
-            looping_blocks((threads + schedule.threads - 1) / schedule.threads,
-                           grid_blocks_per_sm(schedule, limits), limits.sms),
-            schedule.threads});
-  add_up_slots(plan, n, slots);
+  plan.add({.kernel = DeviceKernel::bias_gelu_backward,
+            .blocks = looping_blocks(blocks_across * (slots / beside), grid_blocks_per_sm(schedule, limits),
+                                     limits.sms),
+            .threads = schedule.threads,
+            .own_slots = beside});
+  if (finished || slots > beside) add_finish(plan, slots / beside, n, 1, n);
   return plan;
 }
 
@@ -646,6 +689,32 @@ inline LaunchPlan norm_forward_plan(const GpuNormSchedule& schedule, const NormT
   return plan;
 }
 
+namespace detail {
+
+// The slots that each thread of a fused backward takes one after the other, for rows in registers: those that
+// make no more rows of sums than there may be, or more if no SM then works longer. What a block has at its
+// begin and end, the constants of its columns, the first rows' way from memory and its row of sums, it then
+// has for more rows. The blocks that are resident together have to share an SM's memory.
+inline i64 own_slots_of(const GpuNormSchedule& s, const NormTask& task, const PlanLimits& limits) {
+  const i64 slots = slot_count(task.rows, task.n),
+            resident = larger(1, limits.sms) * static_cast<i64>(s.resident_blocks);
+  i64 best = slots_together(slots, s.block_rows) / s.block_rows;
+  const auto longest = [&](i64 own) {
+    const i64 blocks = slots / (own * s.block_rows);
+    return (blocks + resident - 1) / resident * own;
+  };
+  for (i64 own = 2 * best; own <= kMostBlockSlots && own * s.block_rows <= slots; own *= 2) {
+    const i64 bytes =
+        slots_block_bytes(s, task.norm, task.element_bytes, task.residual, task.prepared(), own, task.drops) +
+        declared_bytes(s);
+    if (limits.sms > 0 && longest(own) <= longest(best) && bytes * s.resident_blocks <= limits.shared_bytes)
+      best = own;
+  }
+  return best;
+}
+
+}  // namespace detail
+
 inline LaunchPlan norm_backward_plan(const GpuNormSchedule& schedule, const NormTask& task,
                                      const PlanLimits& limits) {
   constexpr int kTensors = 2;  // dy and y, which are kept if registers do not hold the rows
@@ -663,7 +732,7 @@ inline LaunchPlan norm_backward_plan(const GpuNormSchedule& schedule, const Norm
   if (registers && fused) {
     GpuNormSchedule s = plan.norm;
     s.blocks_per_sm = 0;  // each block has its own slots
-    const i64 own_slots = slots_together(slots, s.block_rows) / s.block_rows,
+    const i64 own_slots = detail::own_slots_of(s, task, limits),
               bytes = detail::slots_block_bytes(s, task.norm, task.element_bytes, task.residual,
                                                 task.prepared(), own_slots, task.drops);
     registers = bytes + detail::declared_bytes(s) <= limits.shared_bytes;
@@ -700,17 +769,8 @@ inline LaunchPlan norm_backward_plan(const GpuNormSchedule& schedule, const Norm
     plan.add(
         detail::rows_launch(DeviceKernel::norm_backward, plan.norm, task.rows, shared_bytes, limit, limits));
   }
-  if (task.sums) {
-    const i64 words = column_sums(task.norm) * sums_stride(task.n);
-    i64 left = sum_rows, apart = 1;
-    for (; left > kFinishFan; left = (left + kSlotFan - 1) / kSlotFan, apart *= kSlotFan)
-      add_slots_once(plan, words, left, apart);
-    plan.add({.kernel = DeviceKernel::norm_finish,
-              .blocks = column_sums(task.norm) * ((task.n + kFinishColumns - 1) / kFinishColumns),
-              .threads = kColumnThreads,
-              .left = left,
-              .apart = apart});
-  }
+  if (task.sums)
+    add_finish(plan, sum_rows, column_sums(task.norm) * sums_stride(task.n), column_sums(task.norm), task.n);
   return plan;
 }
 #endif

@@ -26,6 +26,7 @@
 #include "kernels/cuda/plan.h"
 #include "kernels/dropout.h"
 #include "kernels/forward_fits.h"
+#include "kernels/gate.h"
 #include "kernels/host/call.h"
 #include "kernels/softmax.h"
 #include "kernels/stored.h"
@@ -743,6 +744,73 @@ void Cuda::softmax_backward(outgrad_call of) const {
   launch_softmax(At(on_), DeviceKernel::softmax_backward_code, of, {&of.dy, &of.codes, &of.dx});
 }
 
+// ---- Gated pairs --------------------------------------------------------------------------------
+
+namespace {
+
+// The rows of a packed matrix's halves, as the kernels take them.
+struct GatedHalves {
+  const void *a, *b;
+  void *da, *db;
+  i64 stride;
+};
+GatedHalves halves_of(const outgrad_call& of) {
+  if (of.b != nullptr) return {of.x, of.b, of.dx, of.db, of.n};
+  const i64 bytes = of.n * element_bytes_of(of.format);
+  const auto behind = [&](auto* first) -> decltype(first) {
+    using Byte =
+        std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(first)>>, const char, char>;
+    return first == nullptr ? nullptr : static_cast<Byte*>(first) + bytes;
+  };
+  return {of.x, behind(of.x), of.dx, behind(of.dx), 2 * of.n};
+}
+
+// parameters: the kernel's pointers.
+void launch_gated(const At& at, DeviceKernel kernel, const outgrad_call& of, bool wide,
+                  const std::vector<void*>& parameters) {
+  const char *const type = type_of(of.format), *const gate = kernels::kActivationNames[of.activation];
+  const GpuSchedule schedule = kernels::cuda::GatedSchedule::kSchedule;
+  const Kernel& code = at.gpu
+                           .kernels_of(key_of(gate, schedule, kernel, of.format, wide), schedule.threads,
+                                       [&] { return jit::gated_source(kernel, gate, type, wide); })
+                           .at(kernel);
+  at.launch(
+      code,
+      kernels::cuda::gated_plan(kernel, schedule, of.rows, of.n, wide, limits_with(at.gpu, code)).launch[0],
+      parameters);
+}
+
+void require_gate(const outgrad_call& of, const char* kernel) {
+  require_activation(of.activation);
+  require(kernels::is_gate(of.activation), kernel, "the activation is no gate");
+  require(of.n >= 1 && kernels::cuda::matrix_elements(of.rows, 2 * of.n) >= 0, kernel,
+          "the shape is none of a matrix");
+}
+
+}  // namespace
+
+void Cuda::gated_forward(outgrad_call of) const {
+  require_gate(of, "gated_forward");
+  if (of.rows == 0) return;
+  GatedHalves halves = halves_of(of);
+  const bool wide =
+      of.n % kernels::cuda::kOctet == 0 && is_aligned(halves.a) && is_aligned(halves.b) && is_aligned(of.y);
+  launch_gated(At(on_), DeviceKernel::gated_forward, of, wide,
+               {&halves.a, &halves.b, &of.rows, &of.n, &halves.stride, &of.y});
+}
+
+void Cuda::gated_backward(outgrad_call of) const {
+  require_gate(of, "gated_backward");
+  if (of.rows == 0) return;
+  GatedHalves halves = halves_of(of);
+  const bool wide = of.n % kernels::cuda::kOctet == 0 && is_aligned(of.dy) && is_aligned(halves.a) &&
+                    is_aligned(halves.b) && is_aligned(halves.da) && is_aligned(halves.db) &&
+                    is_aligned(of.y);
+  launch_gated(
+      At(on_), DeviceKernel::gated_backward, of, wide,
+      {&of.dy, &halves.a, &halves.b, &of.rows, &of.n, &halves.stride, &halves.da, &halves.db, &of.y});
+}
+
 // ---- Dropout ------------------------------------------------------------------------------------
 
 namespace {
@@ -807,10 +875,11 @@ void Cuda::bias_gelu_forward(const BiasOf& of) const {
 
 std::size_t Cuda::bias_workspace_bytes(const outgrad_call& of) const {
   const bool any = kernels::cuda::matrix_elements(of.rows, of.n) > 0;
-  return static_cast<std::size_t>(any ? kernels::slot_count(of.rows, of.n) * of.n : 0) * sizeof(float);
+  const i64 sum_rows = any ? kernels::cuda::most_bias_sum_rows(kernels::slot_count(of.rows, of.n)) : 0;
+  return static_cast<std::size_t>(sum_rows * of.n) * sizeof(float);
 }
 
-// The sums over rows end in the kernel in which a norm's end, which writes them in the bias's format.
+// The last kernel writes the sums over rows in the bias's format, also where there is one row of them.
 void Cuda::bias_gelu_backward(BiasOf of) const {
   i64 rows = of.rows, n = of.n;
   require(kernels::cuda::matrix_elements(rows, n) >= 0, "bias_gelu_backward",
@@ -820,9 +889,9 @@ void Cuda::bias_gelu_backward(BiasOf of) const {
   if (rows == 0)
     return at.fill_with_zeros(of.own.dbias, static_cast<std::size_t>(n) *
                                                 static_cast<std::size_t>(element_bytes_of(of.own.format)));
-  const Arguments arguments{{input(of.dy), of.y, of.mask, of.dx, of.workspace, of.workspace}, rows, n};
-  const bool wide = n % kernels::cuda::kOctet == 0 && is_aligned(of.dy) && is_aligned(of.y) &&
-                    is_aligned(of.dx) && is_aligned(of.workspace);
+  const Arguments arguments{{input(of.dy), of.y, of.mask, of.dx, of.own.dbias, of.workspace}, rows, n};
+  const bool wide =
+      n % kernels::cuda::kOctet == 0 && is_aligned(of.dy) && is_aligned(of.y) && is_aligned(of.dx);
   by_type(of.format, [&]<class T>(T) {
     with_tuned<kernels::cuda::tuned::BiasGeluBackward<T>>(at.gpu, rows, n, [&]<class Choice>(Choice) {
       constexpr FitFacts kFit = facts_of<typename Choice::Fit>();
@@ -831,24 +900,12 @@ void Cuda::bias_gelu_backward(BiasOf of) const {
       const Kernel& code =
           kernel_of(at.gpu, {DeviceKernel::bias_gelu_backward, of.format, kFit.name, schedule, wide});
       const Kernels& helpers = norm_helpers(at.gpu, kernels::Norm::layer, of.format, of.own.format);
-      i64 left = kernels::slot_count(rows, n), apart = 1;
-      LaunchPlan plan = kernels::cuda::bias_backward_plan(schedule, rows, n, wide, limits_with(at.gpu, code));
-      plan.launches = 1;
-      for (; left > kernels::cuda::kFinishFan;
-           left = (left + kernels::cuda::kSlotFan - 1) / kernels::cuda::kSlotFan,
-           apart *= kernels::cuda::kSlotFan)
-        ++plan.launches;
-      at.launch(KernelId::kBiasGeluBackward, plan, arguments,
-                [&](const PlannedLaunch& planned) -> const Kernel& {
-                  return planned.kernel == DeviceKernel::add_slots ? helpers.at(planned.kernel) : code;
+      at.launch(KernelId::kBiasGeluBackward,
+                kernels::cuda::bias_backward_plan(schedule, rows, n, wide, limits_with(at.gpu, code), true),
+                arguments, [&](const PlannedLaunch& planned) -> const Kernel& {
+                  return planned.kernel == DeviceKernel::bias_gelu_backward ? code
+                                                                            : helpers.at(planned.kernel);
                 });
-      constexpr i64 kColumns = kernels::cuda::kFinishColumns;
-      const PlannedLaunch finish{.kernel = DeviceKernel::norm_finish,
-                                 .blocks = (n + kColumns - 1) / kColumns,
-                                 .threads = kernels::cuda::kColumnThreads};
-      const void* none = nullptr;
-      at.launch(helpers.at(DeviceKernel::norm_finish), finish,
-                {&of.workspace, &none, &none, &n, &n, &n, &left, &apart, &of.own.dbias, &none});
     });
   });
 }

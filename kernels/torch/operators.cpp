@@ -14,6 +14,7 @@
 #include "kernels/catalogue/codes.h"
 #include "kernels/catalogue/few_bits.h"
 #include "kernels/fits.h"
+#include "kernels/gate.h"
 #include "kernels/norm_store.h"
 #include "kernels/softmax.h"
 #include "kernels/support/jit/nvrtc.h"
@@ -234,11 +235,12 @@ extern "C" OUTGRAD_API const char* outgrad_torch_operator(std::int32_t index, co
 extern "C" OUTGRAD_API const char* outgrad_torch_version() { return outgrad_version(); }
 
 // The name of an activation, in the order of outgrad_activation, and whether it has a minimum, so that its
-// gradient needs a mask; null behind the last one.
-extern "C" OUTGRAD_API const char* outgrad_torch_activation(std::int32_t activation, std::int32_t* masked) {
+// gradient needs a mask, and whether it is a gate; null behind the last one.
+extern "C" OUTGRAD_API const char* outgrad_torch_activation(std::int32_t activation, std::int32_t* facts) {
   using namespace outgrad;
   if (activation >= kernels::kActivations) return nullptr;
-  *masked = torch_operators::is_masked(activation);
+  facts[0] = torch_operators::is_masked(activation);
+  facts[1] = kernels::is_gate(activation);
   return kernels::kActivationNames[activation];
 }
 

@@ -145,6 +145,12 @@ class Call {
     const i64 none = 0;
     return made({&none, 1}, type_of(model));
   }
+  // The same with another number of elements in the last dimension.
+  Tensor made_like(const Tensor& model, i64 last) const {
+    std::vector<i64> size(model.sizes().begin(), model.sizes().end());
+    size.back() = last;
+    return made(size, type_of(model));
+  }
   Tensor made_like(const Tensor& model) const {
     const auto size = model.sizes();
     return made({size.data(), size.size()}, type_of(model));
@@ -396,6 +402,21 @@ class NormBackward {
   }
 };
 
+// A gated pair: a and b, or the halves of a's rows.
+inline outgrad_call gated_of(const Call& call, const Tensor& a, const OptionalTensor& b, i64 activation) {
+  const bool packed = !b;
+  require(!packed || (a.dim() > 0 && a.sizes().back() % 2 == 0), "a's rows have no halves");
+  outgrad_call of = over_rows(a, std::max<i64>(packed ? a.sizes().back() : a.numel(), 1));
+  if (packed) of.n /= 2;
+  of.activation = int_of(activation);
+  of.x = call.data(a);
+  if (b) {
+    require_like(*b, a, "b");
+    of.b = call.data(*b);
+  }
+  return of;
+}
+
 // Says that the norm keeps y in 8 bits.
 inline void keep_in_8_bits(NormOf& of, i64 store) {
   of.store = int_of(store);
@@ -515,8 +536,8 @@ void store_operators(Each&& each) {
        });
 }
 
-// GELU of what a linear layer gives before its bias is added; softmax; dropout, which with the same seed is
-// its own backward.
+// GELU of what a linear layer gives before its bias is added; gated pairs; softmax; dropout, which with the
+// same seed is its own backward.
 template <class Backend, class Each>
 void operators_of_rows(Each&& each) {
   each("bias_gelu_forward(Tensor x, Tensor bias) -> (Tensor, Tensor)", "same(x), mask(x)",
@@ -550,6 +571,33 @@ void operators_of_rows(Each&& each) {
         of.workspace = into(workspace);
         call.run.bias_gelu_backward(of);
         return std::tuple(dx, dbias);
+      });
+  each("gated_forward(Tensor a, Tensor? b, int activation) -> Tensor", "gated(a, b)",
+       [](const Tensor& a, const OptionalTensor& b, i64 activation) {
+         const On<Backend> call(a);
+         outgrad_call of = gated_of(call, a, b, activation);
+         const Tensor y = b ? call.made_like(a) : call.made_like(a, of.n);
+         of.y = into(y);
+         if (a.numel() > 0) call.run.gated_forward(of);
+         return y;
+       });
+  each(
+      "gated_backward(Tensor dy, Tensor a, Tensor? b, int activation, bool with_y) -> (Tensor, Tensor, "
+      "Tensor)",
+      "same(a), none(a) if b is None else same(b), same(dy) if with_y else none(dy)",
+      [](const Tensor& dy, const Tensor& a, const OptionalTensor& b, i64 activation, bool with_y) {
+        const On<Backend> call(dy);
+        outgrad_call of = gated_of(call, a, b, activation);
+        require(dy.scalar_type() == a.scalar_type() && dy.numel() == of.rows * of.n,
+                "dy is not of the type and number of elements of the output");
+        const Tensor da = call.made_like(a), db = b ? call.made_like(*b) : call.none_like(a),
+                     y = with_y ? call.made_like(dy) : call.none_like(dy);
+        of.dy = call.data(dy);
+        of.dx = into(da);
+        if (b) of.db = into(db);
+        if (with_y) of.y = into(y);
+        if (a.numel() > 0) call.run.gated_backward(of);
+        return std::tuple(da, db, y);
       });
   each("softmax_forward_code(Tensor x, SymInt columns) -> (Tensor, Tensor)", "same(x), octets(x, 8)",
        [](const Tensor& x, i64 columns) {

@@ -35,6 +35,7 @@
 #include "kernels/host/mxfp8.h"
 #include "kernels/host/norm_store.h"
 #include "kernels/host/parity.h"
+#include "kernels/host/gated.h"
 #include "kernels/host/softmax.h"
 #include "tests/kernels/c_calls.h"
 #include "tests/kernels/patterns.h"
@@ -77,12 +78,12 @@ TEST(CInterface, EveryInstructionSetGivesTheSameBits) {
   const std::vector<std::string> names = {"baseline", "avx2", "avx512", "avx512_bf16"};
   const Output expected = hash_program(names.front());
   ASSERT_EQ(expected.status, 0) << (expected.lines.empty() ? "" : expected.lines.back());
-  // 3 formats: 10 forwards and the 6 masks, 10 backwards, 4 arrays in and from MXFP8, 10 codes and one of the
-  // caller's own, y in 3 formats of 8 bits and 2 of 4, 4 arrays of softmax, two shapes of 11 arrays of the
-  // norms and of 9 of the fused forms, 3 arrays of both norms in each of 3 stores of 8 bits; and the two
-  // lines that say what ran. In 2 formats y carries the mask: 6 forwards and backwards.
+  // 3 formats: 10 forwards and the 6 masks, 10 backwards, 4 arrays in and from MXFP8, 10 codes and one of
+  // the caller's own, y in 3 formats of 8 bits and 2 of 4, 2 arrays of 4 gates, 4 of softmax, two shapes
+  // of 11 arrays of the norms and of 9 of the fused forms, 3 arrays of both norms in each of 3 stores of 8
+  // bits; and the two lines that say what ran. In 2 formats y carries the mask: 6 forwards and backwards.
   ASSERT_EQ(expected.lines.size(),
-            2 + 3 * (16 + 10 + 4 + 11 + 5 + 4 + 2 * 11 + 2 * 9 + 3 * 2 * 3) + 2 * (6 + 6));
+            2 + 3 * (16 + 10 + 4 + 11 + 5 + 2 * 4 + 4 + 2 * 11 + 2 * 9 + 3 * 2 * 3) + 2 * (6 + 6));
   EXPECT_EQ(expected.lines[1], "instruction_set baseline");
   int ran = 1;
   for (const std::string& name : names) {
@@ -401,6 +402,75 @@ void expect_softmax() {
   EXPECT_EQ(encoded, actual_encoded);
 }
 
+// Apart and packed, to the header's bits.
+template <int kActivation, class T>
+void expect_gated() {
+  if constexpr (kIsGate<GateAt<kActivation>>) {
+    using Gate = GateAt<kActivation>;
+    constexpr i64 rows = 3, n = 700;
+    patterns::Random random(8);
+    const auto values = [&](i64 count) {
+      std::vector<T> all(static_cast<size_t>(count));
+      for (T& each : all) each = narrow<T>(static_cast<float>(static_cast<i32>(random.next())) * 0x1p-28f);
+      return all;
+    };
+    const std::vector<T> x = values(2 * rows * n), dy = values(rows * n);
+    std::vector<T> y(dy.size()), dx(x.size()), found_y = y, found_dx = dx;
+    const GatedShape shape{rows, n, 2 * n};
+    gated_forward<Gate, T, kScalar>(x.data(), x.data() + n, shape, y.data());
+    gated_backward<Gate, T, kScalar>(dy.data(), x.data(), x.data() + n, shape, dx.data(), dx.data() + n,
+                                     nullptr);
+    outgrad_call call{.size = sizeof call,
+                      .format = kFormatOf<T>,
+                      .activation = kActivation,
+                      .rows = rows,
+                      .n = n,
+                      .x = x.data(),
+                      .y = found_y.data(),
+                      .dy = dy.data(),
+                      .dx = found_dx.data()};
+    ASSERT_EQ(outgrad_gated_forward(&call), OUTGRAD_OK) << outgrad_error_message();
+    EXPECT_EQ(patterns::first_difference(found_y, y), -1);
+    std::vector<T> again(dy.size());
+    call.y = again.data();
+    ASSERT_EQ(outgrad_gated_backward(&call), OUTGRAD_OK) << outgrad_error_message();
+    EXPECT_EQ(patterns::first_difference(again, y), -1);
+    EXPECT_EQ(patterns::first_difference(found_dx, dx), -1);
+
+    std::vector<T> a, b, da, db, found_da(dy.size()), found_db(dy.size());
+    for (i64 row = 0; row < rows; ++row) {
+      const i64 at = 2 * row * n;
+      a.insert(a.end(), x.begin() + at, x.begin() + at + n);
+      b.insert(b.end(), x.begin() + at + n, x.begin() + at + 2 * n);
+      da.insert(da.end(), dx.begin() + at, dx.begin() + at + n);
+      db.insert(db.end(), dx.begin() + at + n, dx.begin() + at + 2 * n);
+    }
+    call.x = a.data(), call.b = b.data(), call.dx = found_da.data(), call.db = found_db.data();
+    call.y = nullptr;
+    ASSERT_EQ(outgrad_gated_backward(&call), OUTGRAD_OK) << outgrad_error_message();
+    EXPECT_EQ(patterns::first_difference(found_da, da), -1);
+    EXPECT_EQ(patterns::first_difference(found_db, db), -1);
+    call.y = b.data();
+    ASSERT_EQ(outgrad_gated_forward(&call), OUTGRAD_OK) << outgrad_error_message();
+    EXPECT_EQ(patterns::first_difference(b, y), -1) << "y in the place of b";
+    call.dx = call.db = found_da.data();
+    EXPECT_EQ(outgrad_gated_backward(&call), OUTGRAD_ERROR_OVERLAP);
+  } else {
+    outgrad_call call{.size = sizeof call, .format = kFormatOf<T>, .activation = kActivation, .n = 1};
+    EXPECT_EQ(outgrad_gated_forward(&call), OUTGRAD_ERROR_ACTIVATION);
+    EXPECT_EQ(outgrad_gated_backward(&call), OUTGRAD_ERROR_ACTIVATION);
+    EXPECT_NE(std::string(outgrad_error_message()).find("is no gate; gelu"), std::string::npos);
+  }
+}
+
+TEST(CInterface, GatedPairsAreTheHeadersBits) {
+  [&]<size_t... K>(std::index_sequence<K...>) {
+    (expect_gated<K, float>(), ...);
+    (expect_gated<K, F16>(), ...);
+    (expect_gated<K, BF16>(), ...);
+  }(std::make_index_sequence<kActivations>{});
+}
+
 TEST(CInterface, SoftmaxIsTheHeadersBits) {
   expect_softmax<float>();
   expect_softmax<F16>();
@@ -623,7 +693,7 @@ TEST(CInterface, WhatEveryCallHasIsChecked) {
   for_all([](Good& good) {
     const Id id = good.id();
     good.call_refused(OUTGRAD_ERROR_NULL_POINTER, "the call is null", nullptr);
-    for (const size_t size : {size_t{0}, size_t{8}, sizeof(outgrad_call) - 1})
+    for (const size_t size : {size_t{0}, size_t{8}, offsetof(outgrad_call, b) - 8, sizeof(outgrad_call) - 1})
       good.refused(OUTGRAD_ERROR_SIZE, "size = " + std::to_string(size), [&](auto& c) { c.size = size; });
     struct {  // a later release's
       outgrad_call call;
@@ -662,6 +732,10 @@ TEST(CInterface, WhatEveryCallHasIsChecked) {
       for (const ArrayId array : kEveryArray) set_pointer(none, array, nullptr);
       good.taken(none);
     }
+    outgrad_call earlier = good.call;  // which ends before b
+    earlier.size = offsetof(outgrad_call, b);
+    earlier.b = good.call.dy, earlier.db = good.call.dx;
+    good.taken(earlier);
     // A good call is taken, and so is one that a later release's caller makes with what this one knows.
     later.more[1] = 0;
     good.taken(later.call);

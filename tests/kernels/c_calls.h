@@ -23,6 +23,8 @@ namespace outgrad::kernels::c_calls {
   _(kActivationBackward, outgrad_activation_backward)                \
   _(kEncode, outgrad_encode_gradients)                               \
   _(kBackwardEncoded, outgrad_backward_encoded)                      \
+  _(kGatedForward, outgrad_gated_forward)                            \
+  _(kGatedBackward, outgrad_gated_backward)                          \
   _(kSoftmaxForward, outgrad_softmax_forward)                        \
   _(kSoftmaxEncode, outgrad_softmax_encode)                          \
   _(kSoftmaxBackward, outgrad_softmax_backward)                      \
@@ -49,6 +51,12 @@ enum Id { OUTGRAD_C_FUNCTIONS(OUTGRAD_C_ID) kIds };
 
 inline bool is_activation(Id id) { return id <= kActivationBackward; }
 inline bool is_coded(Id id) { return id == kEncode || id == kBackwardEncoded; }
+// Here their x holds both a and b; c_api_test.cpp has them apart.
+inline bool is_gated(Id id) { return id == kGatedForward || id == kGatedBackward; }
+inline bool is_gate(outgrad_activation activation) {
+  return activation == OUTGRAD_GELU || activation == OUTGRAD_GELU_TANH || activation == OUTGRAD_SILU ||
+         activation == OUTGRAD_SIGMOID;
+}
 inline bool is_softmax(Id id) { return id >= kSoftmaxForward && id <= kSoftmaxBackward; }
 inline bool is_bias(Id id) { return id == kBiasForward || id == kBiasBackward; }
 inline bool is_norm_forward(Id id) { return id >= kLayernormForward && id <= kResidualRmsnormForward; }
@@ -56,7 +64,7 @@ inline bool is_norm_backward(Id id) { return id >= kLayernormBackward; }
 inline bool is_norm(Id id) { return id >= kLayernormForward; }
 inline bool is_layer(Id id) { return is_norm(id) && (id - kLayernormForward) % 2 == 0; }
 inline bool is_residual(Id id) { return is_norm(id) && (id - kLayernormForward) % 4 >= 2; }
-inline bool over_rows(Id id) { return id >= kSoftmaxForward; }
+inline bool over_rows(Id id) { return id >= kGatedForward; }
 
 // Whether the function looks at the store; a norm of a sum takes OUTGRAD_STORE_Y alone.
 inline bool takes_store(Id id) { return is_activation(id) || is_norm(id); }
@@ -127,6 +135,15 @@ inline Uses uses_of(Id id, outgrad_call& call) {
     add(written, array, size * unit, std::move(may_be));
   };
   const auto packed = [&](i64 bits) { return (size * bits + 7) / 8; };
+  call.codes_bytes = call.scales_bytes = call.parts_bytes = 0;
+  if (is_gated(id)) {
+    if (id == kGatedBackward) stored(false, kDy);
+    add(false, kX, 2 * size * unit);
+    if (id == kGatedBackward) add(true, kDx, 2 * size * unit, {kX});
+    stored(true, kY, id == kGatedBackward ? std::vector{kDy} : std::vector<ArrayId>{});
+    uses[kY].optional = id == kGatedBackward;
+    return uses;
+  }
   const bool forward =
       id == kActivationForward || id == kSoftmaxForward || id == kBiasForward || is_norm_forward(id);
   const outgrad_store store = is_coded(id) || is_softmax(id) ? OUTGRAD_STORE_CODE

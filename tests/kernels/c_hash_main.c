@@ -336,6 +336,26 @@ static void draw(outgrad_call* call, void* x, void* dy) {
 /* Uniform in [0, 1). */
 static float unit(void) { return (float)(next_random() >> 8) * 5.9604644775390625e-8f; }
 
+/* Gated pairs, whose a and b are the halves of a row. */
+static void gated(int format, int64_t rows, int64_t n) {
+  static const int gates[] = {OUTGRAD_GELU, OUTGRAD_GELU_TANH, OUTGRAD_SILU, OUTGRAD_SIGMOID};
+  static const char* const names[] = {"gelu", "gelu_tanh", "silu", "sigmoid"};
+  int64_t i;
+  int k;
+  for (k = 0; k < 4; ++k) {
+    void *const x = elements(format, 2 * rows * n), *const dy = elements(format, rows * n);
+    outgrad_call call = {sizeof call, .format = format, .activation = gates[k],          .rows = rows,
+                         .n = n,      .x = x,           .y = elements(format, rows * n), .dy = dy,
+                         .dx = x};
+    for (i = 0; i < 2 * rows * n; ++i) set_bits(format, x, i, moderate(format));
+    for (i = 0; i < rows * n; ++i) set_bits(format, dy, i, moderate(format));
+    check(outgrad_gated_forward(&call));
+    print_array("gated_y", names[k], format, call.y, rows * n);
+    check(outgrad_gated_backward(&call));
+    print_array("gated_dx", names[k], format, x, 2 * rows * n);
+  }
+}
+
 /* Softmax with codes of p: half of each row masked, from the second element on. */
 static void softmax(int format, int64_t rows, int64_t n) {
   static const uint32_t masked[] = {0xff800000u, 0xfc00u, 0xff80u};
@@ -488,6 +508,7 @@ int main(void) {
     encoded(format), release();
     few_bits(format, eight, 3), release();
     few_bits(format, four, 2), release();
+    gated(format, 37, 777), release();
     softmax(format, 37, 777), release();
     norms(format, 37, 777), release();
     fused(format, 37, 777), release();

@@ -39,23 +39,26 @@ TEST(StandInColumns, SlotRowsAreSlotBegins) {
 
 TEST(StandInColumns, SlotsAreAddedAsTheTreeOrders) {
   Values<float> values(1);
+  constexpr i64 kFan = cuda::kSlotFan;
   for (const i64 words : {1, 2, 31, 255, 256, 257, 600}) {
     for (const i64 slots : {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048}) {
       if (words * slots > 40000) continue;
       SCOPED_TRACE(std::to_string(slots) + " slots of " + std::to_string(words));
       const std::vector<float> terms = values.moderate(words * slots);
-      const std::vector<float> expected = added(terms, words, slots);
-      for (const bool elsewhere : {false, true}) {
-        const auto sums = GuardedArray<float>::with(terms, {.name = "sums"});
-        const GuardedArray<float> result(words, {.name = "result"});
-        next_order();
+      const auto sums = GuardedArray<float>::with(terms, {.name = "sums"});
+      next_order();
+      for (i64 left = slots, apart = 1; left > 1; left = (left + kFan - 1) / kFan, apart *= kFan)
         expect_success(
-            cuda::launch_add_slots(sums.get(), words, slots, nullptr, elsewhere ? result.get() : nullptr));
-        std::vector<float> first = elsewhere && slots > 1 ? result.values() : sums.values();
-        first.resize(static_cast<std::size_t>(words));
-        EXPECT_EQ(patterns::first_difference(first, expected), -1);
-        EXPECT_TRUE(sums.untouched_outside() && result.untouched_outside());
-      }
+            cuda::launch_add_slots({.kernel = cuda::DeviceKernel::add_slots,
+                                    .blocks = cuda::column_blocks(words * ((left + kFan - 1) / kFan)),
+                                    .threads = cuda::kColumnThreads,
+                                    .left = left,
+                                    .apart = apart},
+                                   sums.get(), words, nullptr));
+      std::vector<float> first = sums.values();
+      first.resize(static_cast<std::size_t>(words));
+      EXPECT_EQ(patterns::first_difference(first, added(terms, words, slots)), -1);
+      EXPECT_TRUE(sums.untouched_outside());
     }
   }
 }
@@ -83,7 +86,7 @@ TEST(StandInColumns, FinishAddsAndDivides) {
           next_order();
           const auto blocks =
               static_cast<unsigned>(2 * ((n + cuda::kFinishColumns - 1) / cuda::kFinishColumns));
-          expect_success(cuda::launch(cuda::norm_finish<>, blocks, cuda::kColumnThreads, 0, nullptr,
+          expect_success(cuda::launch(cuda::finish_columns<>, blocks, cuda::kColumnThreads, 0, nullptr,
                                       static_cast<const float*>(from.get()),
                                       divides ? static_cast<const float*>(by.get()) : nullptr,
                                       static_cast<const void*>(nullptr), n, stride, words, left, apart,

@@ -85,5 +85,31 @@ TEST(StandInNormSchedules, MemoryOfOneWarp) {
   expect_all<Norm::layer, BF16, InMemoryOneWarp, true>(small_cases());
 }
 
+// A block takes more slots where no SM then works longer, and only there: a wave of an H200 and of an A100,
+// and a device whose blocks have too little shared memory for it.
+TEST(StandInNormSchedules, BlocksTakeTheSlotsThatCostNoSmTime) {
+  const auto blocks = [](i64 rows, i64 n, const cuda::PlanLimits& limits) {
+    const cuda::NormTask task{.norm = Norm::layer,
+                              .element_bytes = 2,
+                              .residual = false,
+                              .rows = rows,
+                              .n = n,
+                              .wide = true,
+                              .side = false,
+                              .sums = true};
+    const cuda::LaunchPlan plan = cuda::norm_backward_plan({}, task, limits);
+    EXPECT_EQ(plan.launches, 2);
+    EXPECT_EQ(plan.launch[1].left, plan.launch[0].blocks) << "the last kernel adds a row of each block";
+    return plan.launch[0].blocks;
+  };
+  constexpr i64 kShared = 227 * 1024;
+  EXPECT_EQ(blocks(4096, 8192, {.sms = 132, .shared_bytes = kShared}), 128);
+  EXPECT_EQ(blocks(4096, 8192, {.sms = 108, .shared_bytes = 163 * 1024}), 256);
+  EXPECT_EQ(blocks(4096, 8192, {.sms = 132, .shared_bytes = 128 * 1024}), 256);
+  EXPECT_EQ(blocks(4096, 8192, {.shared_bytes = kShared}), 256);
+  EXPECT_EQ(blocks(8192, 4096, {.sms = 132, .shared_bytes = kShared}), 256);
+  EXPECT_EQ(blocks(8192, 1024, {.sms = 132, .shared_bytes = kShared}), 256);
+}
+
 }  // namespace
 }  // namespace outgrad::kernels

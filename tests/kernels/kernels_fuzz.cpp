@@ -142,7 +142,8 @@ struct Call {
 
   // Then there is an oracle for all results.
   bool keeps_y() const {
-    return !is_coded(id) && !is_softmax(id) && (!takes_store(id) || given.store == OUTGRAD_STORE_Y);
+    return !is_coded(id) && !is_softmax(id) && !is_gated(id) &&
+           (!takes_store(id) || given.store == OUTGRAD_STORE_Y);
   }
   ArrayId result() const { return is_residual(id) ? kDz : kDx; }
   i64 rows() const { return over_rows(id) ? given.rows : 1; }
@@ -203,7 +204,8 @@ struct Violations {
 bool shape_holds(Id id, const outgrad_call& a) {
   constexpr i64 kMost = i64{1} << 54;  // elements: 2^56 bytes, beyond all that can be mapped
   if (!over_rows(id)) return a.n >= 0 && a.n <= kMost;
-  return a.n >= 1 && a.rows >= 0 && a.n <= kMost && a.rows <= kMost / a.n;
+  const i64 most = is_gated(id) ? kMost / 2 : kMost;  // its rows hold those of two
+  return a.n >= 1 && a.rows >= 0 && a.n <= most && a.rows <= most / a.n;
 }
 
 bool bits_hold(const outgrad_call& a, bool code) {
@@ -231,7 +233,8 @@ std::set<outgrad_status> wrong_values(Id id, const outgrad_call& a) {
              known_activation = a.activation >= 0 && a.activation <= OUTGRAD_ELU;
   const bool known_store = takes_store(id, a.store) || !takes_store(id);
   if (a.format < OUTGRAD_F32 || a.format > OUTGRAD_BF16) found.insert(OUTGRAD_ERROR_FORMAT);
-  if (of_store && !known_activation) found.insert(OUTGRAD_ERROR_ACTIVATION);
+  if (of_store ? !known_activation : is_gated(id) && !is_gate(a.activation))
+    found.insert(OUTGRAD_ERROR_ACTIVATION);
   if (!known_store) found.insert(OUTGRAD_ERROR_STORE);
   if (of_store && known_store) {
     if (a.store == OUTGRAD_STORE_PARITY && a.format == OUTGRAD_F32) found.insert(OUTGRAD_ERROR_FORMAT);
@@ -483,6 +486,11 @@ class Case {
     outgrad_call& a = call_.given;
     if (is_activation(call_.id))
       a.activation = static_cast<outgrad_activation>(choose_.below(OUTGRAD_ELU + 1));
+    if (is_gated(call_.id)) {
+      static constexpr outgrad_activation kGates[] = {OUTGRAD_GELU, OUTGRAD_GELU_TANH, OUTGRAD_SILU,
+                                                      OUTGRAD_SIGMOID};
+      a.activation = choose_.of(kGates);
+    }
     if (takes_store(call_.id) && choose_.one_in(2)) {
       do {
         a.store = static_cast<outgrad_store>(choose_.below(OUTGRAD_STORE_NVFP4 + 1));
@@ -666,6 +674,9 @@ class Case {
           static constexpr outgrad_activation kActivations[] = {-1, 10, INT32_MIN, INT32_MAX, OUTGRAD_TANH};
           a.activation = choose_.of(kActivations);
           if (a.activation == OUTGRAD_TANH && activation_has(a.activation, a.store)) a.activation = -1;
+        } else if (is_gated(call_.id)) {
+          static constexpr outgrad_activation kOthers[] = {-1, 10, OUTGRAD_MISH, OUTGRAD_ELU};
+          a.activation = choose_.of(kOthers);
         } else if (is_norm_forward(call_.id)) {
           static constexpr float kEps[] = {-1e-9f, -1.0f, -0x1p-149f, -INFINITY, NAN};
           a.eps = choose_.of(kEps);
@@ -887,7 +898,7 @@ class Case {
       outgrad_call call;
       std::uint8_t more[24];
     } later{call_.given, {}};
-    later.call.size = choose_.below(sizeof(outgrad_call));
+    later.call.size = choose_.below(offsetof(outgrad_call, b));
     if (wrong.empty()) wrong = refused({{OUTGRAD_ERROR_SIZE}, {}}, &later.call);
     const auto more = choose_.below(sizeof later.more);
     later.call.size = sizeof(outgrad_call) + more + 1;

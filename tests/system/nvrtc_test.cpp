@@ -94,7 +94,7 @@ TEST_P(NvrtcTest, NightlyEveryKernelCompiles) {
       source += "template __global__ void cuda::bias_gelu_forward<ForwardFit<" + t + ">::Type, " + t + ", " +
                 t + ", " + wide + ">(const " + t + "*, const " + t + "*, i64, i64, " + t + "*, u32*);\n";
       source += "template __global__ void cuda::bias_gelu_backward<DefaultFit<" + t + ">::Type, " + t + ", " +
-                wide + ">(const " + t + "*, const " + t + "*, const u32*, cuda::SlotRows, i64, " + t +
+                wide + ">(const " + t + "*, const " + t + "*, const u32*, cuda::SlotRows, int, i64, " + t +
                 "*, float*);\n";
     }
   }
@@ -106,6 +106,7 @@ TEST_P(NvrtcTest, EveryStoresKernelsCompile) {
   std::string source =
       "#include \"kernels/cuda/code.cuh\"\n"
       "#include \"kernels/cuda/fp8.cuh\"\n"
+      "#include \"kernels/cuda/gated.cuh\"\n"
       "#include \"kernels/cuda/mxfp8.cuh\"\n"
       "#include \"kernels/cuda/parity.cuh\"\n"
       "#include \"kernels/cuda/softmax.cuh\"\n"
@@ -125,6 +126,16 @@ TEST_P(NvrtcTest, EveryStoresKernelsCompile) {
                 "*, F8E4M3*, u8*, i64);\n";
     source += "template __global__ void cuda::activation_backward_fp8<" + t + ", 2>(const Fp8Table*, const " +
               t + "*, const u8*, const u8*, " + t + "*, i64);\n";
+    for (const std::string gate : {"Silu", "GeluTanh", "Sigmoid", "Gelu"}) {
+      for (const std::string wide : {"true", "false"}) {
+        if ((wide == "true") != (t == "BF16")) continue;
+        const std::string of = "<gates::" + gate + ", " + t + ", " + wide + ">(const " + t + "*, const " + t,
+                          to = t + "*";
+        source += "template __global__ void cuda::gated_forward" + of + "*, i64, i64, i64, " + to + ");\n";
+        source += "template __global__ void cuda::gated_backward" + of + "*, const " + t +
+                  "*, i64, i64, i64, " + to + ", " + to + ", " + to + ");\n";
+      }
+    }
     for (const std::string warps : {"1", "4", "16"}) {
       source += "template __global__ void cuda::softmax_forward_code<" + t + ", " + warps + ">(const " + t +
                 "*, " + t + "*, u8*, i64, i64);\n";
@@ -250,7 +261,8 @@ TEST_P(NvrtcTest, NightlyEveryNormKernelCompiles) {
       "template __global__ void cuda::norm_prepare<>(NormColumns, i32*, const void*, const void*, i64, i64, "
       "SideBuffer<const float>, SideGuard);\n";
   source +=
-      "template __global__ void cuda::norm_finish<>(const float*, const float*, const void*, i64, i64, i64, "
+      "template __global__ void cuda::finish_columns<>(const float*, const float*, const void*, i64, i64, "
+      "i64, "
       "i64, i64, void*, void*);\n";
   EXPECT_EQ(compile(source, GetParam()), "");
 }

@@ -242,6 +242,11 @@ struct ByStreaming {
 // the backwards. An activation_forward runs the fit and, by ForwardsScheduleOf, the schedule of its function.
 std::string instantiation_of(const Row& row) {
   const std::string t = row.t, in = "const " + row.t + "*, ", y = "const " + row.y + "*, ";
+  if (row.kernel.starts_with("gated"))
+    return "template __global__ void cuda::" + row.kernel + "<gates::" + row.fit + ", " + t + ", true>(" +
+           (row.kernel == "gated_forward"
+                ? in + in + "i64, i64, i64, " + t + "*);\n"
+                : in + in + in + "i64, i64, i64, " + t + "*, " + t + "*, " + t + "*);\n");
   const bool by_function = row.kernel == "activation_forward";
   const std::string start = "template __global__ void cuda::" + row.kernel +
                             (by_function ? "<forwards::" : "<generated::") + row.fit + ", " + t + ", ";
@@ -254,7 +259,7 @@ std::string instantiation_of(const Row& row) {
   if (row.kernel == "bias_gelu_forward")
     return start + row.y + ", true, " + row.schedule + ">(" + in + y + "i64, i64, " + t + "*, u32*);\n";
   if (row.kernel == "bias_gelu_backward")
-    return start + "true, " + row.schedule + ">(" + in + y + "const u32*, cuda::SlotRows, i64, " + t +
+    return start + "true, " + row.schedule + ">(" + in + y + "const u32*, cuda::SlotRows, int, i64, " + t +
            "*, float*);\n";
   throw std::runtime_error("sass_limits.txt: no kernel " + row.kernel);
 }
@@ -317,6 +322,7 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
   std::string source =
       "#include \"kernels/cuda/bias.cuh\"\n"
       "#include \"kernels/cuda/forwards.cuh\"\n"
+      "#include \"kernels/cuda/gated.cuh\"\n"
       "#include \"kernels/fits.h\"\n"
       "using namespace outgrad::kernels;\n" +
       std::string(kSchedules);
@@ -390,13 +396,16 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
     }
 
     const int element = row.t == "float" ? 4 : 2, y_element = row.y == "float" ? 4 : row.y[1] == '8' ? 1 : 2;
-    const bool forward = row.kernel.ends_with("forward"), bias = row.kernel.starts_with("bias");
+    const bool forward = row.kernel.ends_with("forward"), bias = row.kernel.starts_with("bias"),
+               gated = row.kernel.starts_with("gated");
     const std::string wide = "." + std::to_string(8 * row.access_bytes);
-    // The octets, and of bias's backward the sums of its 8 columns, in fp32.
-    const int stored_bytes = 8 * (row.octets * element + (bias && !forward ? 4 : 0));
-    const HotPaths paths =
-        hot_paths(*function, {wide, stored_bytes / row.access_bytes,
-                              forward ? std::set<std::string>{".U8"} : std::set<std::string>{}});
+    // Beside the octets, a forward stores bytes of the mask, and bias's backward the sums of its columns. Of
+    // a gated pair's backward, they are those of both gradients and of y.
+    const int stored_bytes = 8 * row.octets * element * (gated && !forward ? 3 : 1);
+    std::set<std::string> beside;
+    if (forward && !gated) beside = {".U8"};
+    if (bias && !forward) beside = {".E"};
+    const HotPaths paths = hot_paths(*function, {wide, stored_bytes / row.access_bytes, beside});
     ASSERT_GT(paths.shortest, 0) << "no path with " << row.octets << " octets stored " << wide
                                  << " at a time";
     // Global loads of the path: the octets' in full width, a byte of the mask for each, and those of tables.
@@ -414,10 +423,13 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
         bytes += fp8 ? 8 : row.access_bytes;
       }
     }
-    EXPECT_EQ(bytes, row.octets * 8 * (forward && !bias ? element : element + y_element));
+    EXPECT_EQ(bytes, row.octets * 8 *
+                         (gated              ? element * (forward ? 2 : 3)
+                          : forward && !bias ? element
+                                             : element + y_element));
     // f32 goes by quads, whose bits are halves of bytes.
     const int halves = row.t == "float" && row.y == "float" && row.access_bytes == 16 && !bias ? 2 : 1;
-    EXPECT_EQ(mask_bytes, forward ? 0 : row.octets * halves);
+    EXPECT_EQ(mask_bytes, forward || gated ? 0 : row.octets * halves);
 
     const double elements = 8.0 * row.octets;
     EXPECT_LE(paths.longest / elements, row.most_instructions) << "instructions per element";

@@ -42,18 +42,21 @@ class PlanArguments {
       case DeviceKernel::bias_gelu_forward:
         return call(work, at("x"), at("bias"), a_.elements(), n_, at("y"), at("mask"));
       case DeviceKernel::bias_gelu_backward:
-        return call(work, at("dy"), at("y"), at("mask"), cuda::slot_rows(a_.rows, slots_), n_, at("dx"),
-                    slots_ > 1 ? at("workspace") : at("dbias"));
+        return call(work, at("dy"), at("y"), at("mask"), cuda::slot_rows(a_.rows, slots_),
+                    __builtin_ctzll(static_cast<unsigned long long>(launch.own_slots)), n_, at("dx"),
+                    plan.launches > 1 ? at("workspace") : at("dbias"));
       case DeviceKernel::add_slots:
         if (kernel_ == KernelId::kBiasGeluBackward)
-          return call(work, at("workspace"), at("dbias"), n_, launch.left, launch.apart);
-        return call(work, parts_.sums, static_cast<void*>(nullptr), sums_ * backward_.stride, launch.left,
-                    launch.apart);
+          return call(work, at("workspace"), n_, launch.left, launch.apart);
+        return call(work, parts_.sums, sums_ * backward_.stride, launch.left, launch.apart);
       case DeviceKernel::norm_forward: return call(work, forward());
       case DeviceKernel::norm_prepare:
         return call(work, parts_.columns, parts_.place, at("gamma"), at("beta"), n_, cuda::padded_columns(n_),
                     backward_.side, guard_);
-      case DeviceKernel::norm_finish:
+      case DeviceKernel::finish_columns:
+        if (kernel_ == KernelId::kBiasGeluBackward)
+          return call(work, at("workspace"), static_cast<void*>(nullptr), static_cast<void*>(nullptr), n_, n_,
+                      n_, launch.left, launch.apart, at("dbias"), static_cast<void*>(nullptr));
         return call(work, parts_.sums, plan.side == SideChannels::none ? nullptr : parts_.columns.divisor,
                     at("gamma"), n_, backward_.stride, sums_ * backward_.stride, launch.left, launch.apart,
                     at("dgamma"), at("dbeta"));

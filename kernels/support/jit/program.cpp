@@ -132,8 +132,9 @@ std::string source(const ElementwiseInstance& i) {
       return text + instantiation(i.kernel, i.type + ", " + std::to_string(i.code_bits) + ", Schedule",
                                   "const Fp8Table*, " + in + ", const u8*, const u8*, " + out + ", i64");
     case DeviceKernel::bias_gelu_backward:
-      return text + instantiation(i.kernel, i.function + ", " + i.type + ", " + wide,
-                                  in + ", " + in + ", const u32*, cuda::SlotRows, i64, " + out + ", float*");
+      return text +
+             instantiation(i.kernel, i.function + ", " + i.type + ", " + wide,
+                           in + ", " + in + ", const u32*, cuda::SlotRows, int, i64, " + out + ", float*");
     case DeviceKernel::bias_gelu_forward:
       return text + instantiation(i.kernel, i.function + ", " + i.type + ", " + i.bias + ", " + wide,
                                   in + ", const " + i.bias + "*, i64, i64, " + out + ", u32*");
@@ -144,6 +145,15 @@ std::string source(const ElementwiseInstance& i) {
       return text + instantiation(i.kernel, i.function + ", " + i.type + ", Schedule",
                                   in + ", " + out + ", u32*, i64");
   }
+}
+
+std::string gated_source(DeviceKernel kernel, const std::string& gate, const std::string& type, bool wide) {
+  const std::string in = "const " + type + "*, ", out = type + "*";
+  const std::string arrays = kernel == DeviceKernel::gated_forward
+                                 ? in + in + "i64, i64, i64, " + out
+                                 : in + in + in + "i64, i64, i64, " + out + ", " + out + ", " + out;
+  return "#include \"kernels/cuda/gated.cuh\"\nusing namespace outgrad::kernels;\n" +
+         instantiation(kernel, "gates::" + type_name(gate) + ", " + type + ", " + text_of(wide), arrays);
 }
 
 std::string softmax_source(DeviceKernel kernel, const std::string& type, int warps) {
@@ -175,21 +185,20 @@ std::string source(const NormInstance& i) {
 
 namespace {
 
-std::string helpers(const char* header) {
+std::string helpers(const char* header, ParameterFormat parameters) {
   return std::string("#include \"kernels/cuda/") + header + ".cuh\"\nusing namespace outgrad::kernels;\n" +
-         instantiation(DeviceKernel::add_slots, "cuda::kSlotFan", "float*, float*, i64, i64, i64");
+         instantiation(DeviceKernel::add_slots, "cuda::kSlotFan", "float*, i64, i64, i64") +
+         instantiation(DeviceKernel::finish_columns, text_of(parameters),
+                       "const float*, const float*, const void*, i64, i64, i64, i64, i64, void*, void*");
 }
 
 }  // namespace
 
-std::string bias_helper_source() { return helpers("columns"); }
+std::string bias_helper_source() { return helpers("columns", ParameterFormat::f32); }
 
 std::string norm_helper_source(Norm norm, const std::string& type, bool apart, ParameterFormat parameters) {
   const std::string of = text_of(parameters);
-  std::string text =
-      helpers("norm_kernels") +
-      instantiation(DeviceKernel::norm_finish, of,
-                    "const float*, const float*, const void*, i64, i64, i64, i64, i64, void*, void*");
+  std::string text = helpers("norm_kernels", parameters);
   if (!apart) return text;
   text += instantiation(
       DeviceKernel::norm_prepare, of,

@@ -42,11 +42,13 @@ def _catalogue(function, count):
     return found
 
 
-_activations = _catalogue(_c.outgrad_torch_activation, 1)
+_activations = _catalogue(_c.outgrad_torch_activation, 2)
 # The activations of kernels/activations.h, in the order of outgrad_activation.
-ACTIVATIONS: tuple[str, ...] = tuple(name for name, _ in _activations)
+ACTIVATIONS: tuple[str, ...] = tuple(name for name, *_ in _activations)
 # Those with a minimum, for which a bit says on which side of it x was.
-MASKED = tuple(name for name, masked in _activations if masked)
+MASKED = tuple(name for name, masked, _ in _activations if masked)
+# Those that a gated pair has (kernels/gate.h).
+GATES = tuple(name for name, _, gate in _activations if gate)
 
 
 class Store(typing.NamedTuple):
@@ -163,6 +165,14 @@ def _norm_scales(x, store):
     return _bytes(x, (x.numel() // group if group else 1) * size)
 
 
+def _none(x):
+    return x.new_empty(0)
+
+
+def _gated(a, b):
+    return _same(a if b is not None else a[..., : a.shape[-1] // 2])
+
+
 def _reals(x, count, model):
     return x.new_empty(count, dtype=torch.float32 if model is None else model.dtype)
 
@@ -187,6 +197,8 @@ _RESULTS = {
     "octets": _octets,
     "mask": _mask,
     "stored": _stored,
+    "gated": _gated,
+    "none": _none,
     "norm_scales": _norm_scales,
     "reals": _reals,
     "of_rows": _of_rows,

@@ -65,8 +65,9 @@ std::vector<Cubin> cubins_of(const GpuVariant& variant) {
   const auto symbol = [&](DeviceKernel kernel) {
     const std::string name = mangled(name_of(kernel)) + "I";
     if (!is_norm(variant.problem.kernel))
-      return name + (kernel == DeviceKernel::add_slots
-                         ? "Li64E"
+      return name + (kernel == DeviceKernel::add_slots ? "Li64E"
+                     : kernel == DeviceKernel::finish_columns
+                         ? "NS0_15ParameterFormatE0E"
                          : "NS0_9generated" + mangled(variant.fit->type) + "E" + format);
     const NormKind kind = norm_kind(variant.problem.kernel);
     // The last of the template's arguments say that nothing is dropped and, of a forward, whether the sum is
@@ -77,7 +78,7 @@ std::vector<Cubin> cubins_of(const GpuVariant& variant) {
   };
   std::vector<Cubin> cubins = {{"", {symbol(variant.main_kernel())}}, {"", {}}};
   for (const DeviceKernel kernel : {DeviceKernel::add_slots, DeviceKernel::norm_prepare,
-                                    DeviceKernel::norm_slot_sums, DeviceKernel::norm_finish})
+                                    DeviceKernel::norm_slot_sums, DeviceKernel::finish_columns})
     if (variant.helper_source().find(std::string(name_of(kernel)) + "<") != std::string::npos)
       cubins.back().symbols.push_back(symbol(kernel));
   return cubins;

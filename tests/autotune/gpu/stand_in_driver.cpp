@@ -330,10 +330,41 @@ bool compute_softmax(const std::string& symbol, void** p, Written& written) {
   return status == OUTGRAD_OK;
 }
 
+// Gated pairs, by the compiled library.
+bool compute_gated(const std::string& symbol, void** p, Written& written) {
+  const bool forward = is_of(symbol, "gated_forward");
+  if (!forward && !is_of(symbol, "gated_backward")) return false;
+  outgrad_status status = OUTGRAD_ERROR_ACTIVATION;
+  with_type(symbol, [&]<class T>(T) {
+    for (int k = 0; k < kernels::kActivations; ++k) {
+      if (symbol.find(mangled("gates") + mangled(type_of(kernels::kActivationNames[k])) + "E") ==
+          std::string::npos)
+        continue;
+      const int first = forward ? 0 : 1;  // dy comes before them
+      const auto rows = parameter<std::int64_t>(p, first + 2), n = parameter<std::int64_t>(p, first + 3),
+                 stride = parameter<std::int64_t>(p, first + 4);
+      outgrad_call call = library_call(kFormatOf<T>, OUTGRAD_STORE_Y, n, k);
+      call.rows = rows;
+      call.x = parameter<const void*>(p, first);
+      if (stride == n) call.b = parameter<const void*>(p, first + 1);
+      if (!forward) {
+        call.dy = parameter<const void*>(p, 0);
+        call.dx = parameter<void*>(p, 6);
+        call.db = parameter<void*>(p, 7);
+      }
+      call.y = parameter<void*>(p, forward ? 5 : 8);
+      status = (forward ? outgrad_gated_forward : outgrad_gated_backward)(&call);
+      written = {forward ? call.y : call.dx, rows * stride * static_cast<std::int64_t>(sizeof(T))};
+      if (forward) written.bytes = rows * n * static_cast<std::int64_t>(sizeof(T));
+    }
+  });
+  return status == OUTGRAD_OK;
+}
+
 // A y that carries its branch and MXFP8, by the compiled library.
 bool compute_stores(const std::string& symbol, void** p, Written& written) {
   if (compute_codes(symbol, p, written) || compute_fp8(symbol, p, written) ||
-      compute_softmax(symbol, p, written))
+      compute_softmax(symbol, p, written) || compute_gated(symbol, p, written))
     return true;
   const bool backward = is_of(symbol, "activation_backward"),
              half = symbol.find("9ParityF16E") != std::string::npos;
@@ -399,7 +430,7 @@ FormatsOfBias formats_of_bias(const std::string& symbol) {
   return {elements, bias[0] == 'S' ? elements : bias};
 }
 
-// GELU's kernels, and those with a bias, whose sums over rows are all in their first slot: the others hold
+// GELU's kernels, and those with a bias, whose sums over rows are all in their first row: the others hold
 // -0, which is neutral.
 bool compute_gelu(const std::string& symbol, void** p, Written& written) {
   const bool is_forward = is_of(symbol, "gelu_forward"), is_bias_forward = is_of(symbol, "bias_gelu_forward"),
@@ -446,10 +477,11 @@ bool compute_gelu(const std::string& symbol, void** p, Written& written) {
       }
       const auto& slots = parameter<kernels::cuda::SlotRows>(p, 3);
       const std::int64_t count = std::int64_t{1} << slots.log_slots, rows = slots.begin(count),
-                         n = parameter<std::int64_t>(p, 4);
-      T* const dx = parameter<T*>(p, 5);
-      float* const sums = parameter<float*>(p, 6);
-      std::fill(sums + n, sums + count * n, -0.0f);
+                         n = parameter<std::int64_t>(p, 5);
+      const int log_beside = parameter<int>(p, 4);
+      T* const dx = parameter<T*>(p, 6);
+      float* const sums = parameter<float*>(p, 7);
+      std::fill(sums + n, sums + (count >> log_beside) * n, -0.0f);
       kernels::bias_gelu_backward<Fit, T, kScalar>(parameter<const T*>(p, 0), parameter<const T*>(p, 1),
                                                    parameter<const kernels::u32*>(p, 2), rows, n, dx, sums);
       written = {dx, rows * n * static_cast<std::int64_t>(sizeof(T))};
@@ -593,18 +625,14 @@ void prepare(const std::string& symbol, void** p) {
 }
 
 void add_slots(void** p) {
-  float *const sums = parameter<float*>(p, 0), *const result = parameter<float*>(p, 1);
-  const auto words = parameter<std::int64_t>(p, 2), left = parameter<std::int64_t>(p, 3),
-             apart = parameter<std::int64_t>(p, 4);
+  float* const sums = parameter<float*>(p, 0);
+  const auto words = parameter<std::int64_t>(p, 1), left = parameter<std::int64_t>(p, 2),
+             apart = parameter<std::int64_t>(p, 3);
   constexpr std::int64_t kFan = kernels::cuda::kSlotFan;
   for (std::int64_t first = 0; first < left; first += kFan) {
-    float* const target = result != nullptr && left <= kFan ? result : sums + first * apart * words;
-    for (std::int64_t j = 0; j < words; ++j) {
-      float sum = sums[first * apart * words + j];
-      for (std::int64_t k = 1; k < kFan && first + k < left; ++k)
-        sum += sums[(first + k) * apart * words + j];
-      target[j] = sum;
-    }
+    float* const target = sums + first * apart * words;
+    for (std::int64_t k = 1; k < kFan && first + k < left; ++k)
+      for (std::int64_t j = 0; j < words; ++j) target[j] += sums[(first + k) * apart * words + j];
   }
 }
 
@@ -628,7 +656,7 @@ bool compute(const std::string& symbol, void** p, unsigned blocks, Written& writ
   const bool layer = symbol.find("4NormE0E") != std::string::npos;
   if (is_of(symbol, "norm_prepare")) return prepare(symbol, p), true;
   if (is_of(symbol, "add_slots")) return add_slots(p), true;
-  if (is_of(symbol, "norm_finish")) return finish(symbol, p), true;
+  if (is_of(symbol, "finish_columns")) return finish(symbol, p), true;
   if (is_of(symbol, "norm_slot_sums")) {
     const auto& a = parameter<kernels::cuda::NormBackwardArrays<float>>(p, 0);
     std::fill_n(a.sums,

@@ -399,6 +399,24 @@ def test_softmax(device, dtype, rows, columns):
     same(device.softmax_backward_code(dy, codes, columns), ours.softmax_backward_code(dy, codes, columns))
 
 
+@pytest.mark.parametrize("rows, columns", [(1, 1), (5, 999), (3, 4096)])
+@formats
+def test_gated_pairs(device, dtype, rows, columns):
+    a, b, dy = (values(dtype, rows, columns, seed=seed).clamp(-30, 30) for seed in (1, 2, 3))
+    packed = torch.cat((a, b), 1)
+    for gate in library.GATES:
+        index = library.ACTIVATIONS.index(gate)
+        for given in ((a, b), (packed, None)):
+            same(device.gated_forward(*given, index), ours.gated_forward(*given, index))
+            for with_y in (False, True):
+                same(device.gated_backward(dy, *given, index, with_y),
+                    ours.gated_backward(dy, *given, index, with_y))
+    empty = a[:0]
+    same(device.gated_forward(empty, empty, index), ours.gated_forward(empty, empty, index))
+    with pytest.raises(RuntimeError, match="gated_forward: the activation is no gate"):
+        device.gated_forward(a, b, library.ACTIVATIONS.index("mish"))
+
+
 def test_what_stores_refuse(device):
     x, codes, one = values(torch.float32, 4, 8), torch.zeros(16, dtype=torch.uint8), torch.ones(1)
     parity = library.STORES["y with its branch"].number
