@@ -149,6 +149,17 @@ def with_residual(ours, theirs, *shapes):
     return ways
 
 
+def pair(name, activation):
+    """A gated pair, with the gradients of both."""
+
+    def ways(x, dy):
+        inputs = x, torch.randn(x.shape).to(x.dtype).requires_grad_()
+        return {"through autograd": (through_autograd(lambda a, b: outgrad.gated(a, b, name), inputs, dy),
+                                     through_autograd(lambda a, b: activation(a) * b, inputs, dy))}
+
+    return ways
+
+
 P = 0.1  # of dropout
 
 
@@ -183,7 +194,12 @@ def block(whole):
     return ways
 
 
-KINDS = {"gelu": ways_of_gelu, "layer_norm": ways_of_layer_norm}
+KINDS = {
+    "gelu": ways_of_gelu,
+    "layer_norm": ways_of_layer_norm,
+    "gated silu": pair("silu", F.silu),
+    "gated gelu_tanh": pair("gelu_tanh", lambda a: F.gelu(a, approximate="tanh")),
+}
 # Measured on few elements, where what stands around the operators takes the time.
 KINDS_OF_FEW = KINDS | {
     "silu": only_through_autograd(outgrad.silu, F.silu),

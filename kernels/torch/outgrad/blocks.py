@@ -4,12 +4,14 @@ forward does, whatever their class is called.
 After a Linear, BERT and its kin drop elements, add what went into the block, and normalise. From the output
 all of that is one backward pass, the Linear's included, and so is an activation with the Linear before it; a
 whole MLP of theirs is one node. Llama, GPT-2, ViT, BART and their kin add to the residual within a layer and
-normalise the sum, and their attention has several Linears of one input. The bits are those of a block's
-parts, but where gradients are added: such a sum is then rounded once. Where a part has hooks or another
-class, or autocast would change a type between them, the parts run one by one.
+normalise the sum, their attention has several Linears of one input, and their MLPs multiply an activation by
+a second Linear's result. The bits are those of a block's parts, but where gradients are added, or a gate is
+multiplied (gates.py): such a sum or product is then rounded once. Where a part has hooks or another class, or
+autocast would change a type between them, the parts run one by one.
 """
 
 import ast
+import collections
 import copy
 import functools
 import inspect
@@ -20,9 +22,10 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import is_fake
 from torch.nn.modules.module import _has_any_global_hook as has_global_hooks
 
-from . import functional, modules, stores
+from . import functional, gates, library, modules, stores
 
 
 class DropoutAddNorm(nn.Module):
@@ -118,7 +121,7 @@ class Sequence(nn.Sequential):
 class _Rewritten:
     """The common part of the classes that _rewritten makes."""
 
-    _outgrad_parts: tuple[frozenset[str], frozenset[str]]  # what _rewritten was given beside the class
+    _outgrad_parts: tuple[frozenset[str], ...]  # what _rewritten was given beside the class
 
     def _outgrad_norm_of(self, norm, x, residual):
         """norm(x + residual)."""
@@ -144,9 +147,48 @@ class _Rewritten:
                 return functional.linears_of(x, parameters)
         return [one(x) for one in linears]
 
+    def _outgrad_gated(self, gate, first, second, swapped=False):
+        """gate(first) * second; swapped: first * gate(second)."""
+        a, b = (second, first) if swapped else (first, second)
+        if (name := _takes_pair(gate, a, b)) is None:
+            return first * gate(second) if swapped else gate(first) * second
+        return gates.gated(*_as_packed(a, b), name)
+
+    def _outgrad_gated_linear(self, linear, gate, first, second, swapped=False):
+        """What a Linear makes of such a product."""
+        a, b = (second, first) if swapped else (first, second)
+        weight, bias = _plain(linear)
+        if (weight is None or not _have_only_watched_hooks(linear) or a.dim() < 2
+                or (name := _takes_pair(gate, a, b)) is None
+                or not (weight.dtype == a.dtype or torch.is_autocast_enabled(a.device.type))):
+            return linear(self._outgrad_gated(gate, first, second, swapped))
+        return gates.gated_linear(*_as_packed(a, b), weight, bias, name)
+
     def __reduce_ex__(self, protocol):
         _, _, *state = super().__reduce_ex__(protocol)
         return _new, (self.__dict__["_outgrad_was"], *self._outgrad_parts), *state
+
+
+def _takes_pair(gate, a, b):
+    """The name of the activation, where a gate of ours and what it gets make a gated pair."""
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.shape == b.shape
+            and a.dtype == b.dtype and a.device == b.device and functional._is_usable(a)
+            and _have_only_watched_hooks(gate)):
+        return None
+    name = _takes_linear(gate)
+    return name if name in library.GATES else None
+
+
+def _as_packed(a, b):
+    """(the matrix, None) where a and b are the halves of the rows of one, as chunk makes them."""
+    if not torch.compiler.is_compiling() and (whole := a._base) is not None and whole is b._base:
+        columns = a.shape[-1]
+        if (whole.shape == (*a.shape[:-1], 2 * columns) and whole.is_contiguous()
+                and a.stride() == b.stride() == whole.stride()
+                and b.storage_offset() == a.storage_offset() + columns
+                and a.storage_offset() == whole.storage_offset()):
+            return whole, None
+    return a, b
 
 
 def _takes_sum(norm, x, residual):
@@ -159,10 +201,11 @@ def _takes_sum(norm, x, residual):
 
 
 @functools.cache
-def _rewritten(kind, norms, linears):
+def _rewritten(kind, norms, linears, gates):
     """(a class like this one whose forward gives the norms of these names the two parts of a sum where they
-    normalise one, and what several of these Linears read to all of them at once; the names of the norms that
-    it does so for; whether it does so for Linears). None if there are none, or no source to be read."""
+    normalise one, what several of these Linears read to all of them at once, and a gated pair to its gate;
+    the names of the norms and the gates that it does so for; whether it does so for Linears). None if there
+    are none, or no source to be read."""
     *wrappers, forward = _unwrapped(kind.__dict__.get("forward"))
     if not inspect.isfunction(forward) or forward.__closure__:
         return None
@@ -186,24 +229,25 @@ def _rewritten(kind, norms, linears):
     if _body_of(_function_of(definition, imports, forward)) != _body_of(forward):
         return None
     own = definition.args.args[0].arg
-    sums, shared = _Sums(own, norms), _Shared(own, linears)
-    sums.generic_visit(definition)
-    shared.generic_visit(definition)
-    if not (sums.found or shared.found):
+    sums, shared, pairs = (_Sums(own, norms), _Shared(own, linears),
+        _Pairs(own, gates, linears, definition))
+    for rewriter in (sums, pairs, shared):
+        rewriter.generic_visit(definition)
+    if not (sums.found or shared.found or pairs.found):
         return None
     ours = _function_of(ast.fix_missing_locations(definition), imports, forward)
-    members = {"forward": ours, "_outgrad_parts": (norms, linears), "__module__": kind.__module__,
+    members = {"forward": ours, "_outgrad_parts": (norms, linears, gates), "__module__": kind.__module__,
         "__qualname__": kind.__qualname__}
     made = type(kind.__name__, (_Rewritten, kind), members)
     # What Hugging Face's layers wrap around a forward for checkpoints they wrap around that of a subclass,
     # too.
     *again, _ = _unwrapped(made.forward)
-    return ((made, frozenset(sums.found), shared.found)
+    return ((made, frozenset(sums.found), frozenset(pairs.found), shared.found)
         if [each.__code__ for each in wrappers] == [each.__code__ for each in again] else None)
 
 
-def _new(kind, norms, linears):
-    ours, *_ = _rewritten(kind, norms, linears)
+def _new(kind, *parts):
+    ours, *_ = _rewritten(kind, *parts)
     return ours.__new__(ours)
 
 
@@ -374,6 +418,79 @@ class _Shared(_OfMethod):
         return None
 
 
+class _Pairs(_OfMethod):
+    """Rewrites the products of a gate of its object:
+
+        self.act(a) * b                       self._outgrad_gated(self.act, a, b)
+        b * self.act(a)                       self._outgrad_gated(self.act, b, a, True)
+        self.down(self.act(a) * b)            self._outgrad_gated_linear(self.down, self.act, a, b)
+        g = self.act(a); h = ..; z = g * h    g = a; h = ..; z = self._outgrad_gated(self.act, g, h)
+        z = (a product); z = self.down(z)     z = self._outgrad_gated_linear(self.down, ..)
+
+    the third but where something else reads g, the last for a return, too. own: the object's name."""
+
+    def __init__(self, own, gates, linears, definition):
+        self.own, self.gates, self.linears, self.found = own, gates, linears, set()
+        self.reads = collections.Counter(node.id for node in ast.walk(definition)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+
+    def _join(self, statements):
+        for first, second, third in zip(statements, statements[1:], statements[2:]):
+            match first, second, third:
+                case (ast.Assign(targets=[ast.Name(g)], value=ast.Call() as gate),
+                    ast.Assign(targets=[ast.Name(h)]),
+                    ast.Assign(value=ast.BinOp(ast.Name(left), ast.Mult(), ast.Name(right)))):
+                    if (g, h) == (left, right) and g != h and self._is_gate(gate) and self.reads[g] == 1:
+                        first.value = gate.args[0]
+                        product = third.value
+                        third.value = ast.copy_location(
+                            self._pair(gate.func, [product.left, product.right]), product)
+        for k in reversed(range(len(statements) - 1)):
+            match statements[k], statements[k + 1]:
+                case (ast.Assign(targets=[ast.Name(z)], value=ast.Call() as product),
+                    (ast.Return(value=ast.Call(linear, [ast.Name(read)], []))
+                    | ast.Assign(targets=[ast.Name(read)],
+                    value=ast.Call(linear, [ast.Name()], []))) as last):
+                    behind = ast.copy_location(ast.Call(linear, [product], []), last.value)
+                    if z == read == last.value.args[0].id and (found := self._behind(behind)) is not behind:
+                        last.value = found
+                        del statements[k]
+
+    def _is_gate(self, node):
+        match node:
+            case ast.Call(ast.Attribute(ast.Name(self.own), name), [_], []):
+                return name in self.gates
+        return False
+
+    def _pair(self, gate, arguments):
+        self.found.add(gate.attr)
+        return ast.Call(ast.Attribute(ast.Name(self.own, ast.Load()), "_outgrad_gated", ast.Load()),
+            [gate, *arguments], [])
+
+    def visit_BinOp(self, node):
+        self.generic_visit(node)
+        match node:
+            case ast.BinOp(gate, ast.Mult(), b) if self._is_gate(gate):
+                return ast.copy_location(self._pair(gate.func, [gate.args[0], b]), node)
+            case ast.BinOp(b, ast.Mult(), gate) if self._is_gate(gate):
+                return ast.copy_location(self._pair(gate.func, [b, gate.args[0], ast.Constant(True)]), node)
+        return node
+
+    def _behind(self, node):
+        """A Linear of a pair, as one call."""
+        match node:
+            case ast.Call(ast.Attribute(ast.Name(self.own), name) as linear,
+                [ast.Call(ast.Attribute(ast.Name(self.own), "_outgrad_gated"), arguments)],
+                []) if name in self.linears:
+                method = ast.Attribute(ast.Name(self.own, ast.Load()), "_outgrad_gated_linear", ast.Load())
+                return ast.copy_location(ast.Call(method, [linear, *arguments], []), node)
+        return node
+
+    def visit_Call(self, node):
+        self.generic_visit(node)
+        return self._behind(node)
+
+
 def _is_told(argument):
     """Whether an argument is of names and constants, so that it may be read before or after other
     statements."""
@@ -406,7 +523,7 @@ def _plain(linear):
     # A module's attributes take 0.5 us each, its dictionaries 0.05.
     if type(linear) is nn.Linear:
         own = linear._parameters
-        if type(weight := own.get("weight")) is nn.Parameter:
+        if type(weight := own.get("weight")) is nn.Parameter or is_fake(weight):
             return weight, own["bias"]
     return None, None
 
@@ -441,15 +558,30 @@ def _activated(linear, activation, x):
 
 
 def _are_alone(*parts):
-    """Whether calls of these modules do no more than their classes say: none has hooks, or a forward of its
-    own, as accelerate gives it."""
-    if torch._C._is_any_autocast_enabled() or has_global_hooks():
+    """Whether calls of these modules do no more than their classes say, without autocast."""
+    return not torch._C._is_any_autocast_enabled() and _have_no_hooks(*parts)
+
+
+def _have_no_hooks(*parts):
+    """Whether none of these modules has hooks, or a forward of its own, as accelerate gives it."""
+    if has_global_hooks():
         return False
     for part in parts:
         if (part._forward_pre_hooks or part._forward_hooks or part._backward_pre_hooks or part._backward_hooks
                 or "forward" in part.__dict__):
             return False
     return True
+
+
+def _have_only_watched_hooks(*parts):
+    """The same, but that patch may watch them: what a gated pair keeps is less than what its parts do."""
+
+    def others(hooks):
+        return hooks and any(not hasattr(hook, "outgrad_watches") for hook in hooks.values())
+
+    return not has_global_hooks() and not any(
+        others(part._forward_pre_hooks) or others(part._forward_hooks) or part._backward_pre_hooks
+        or part._backward_hooks or "forward" in part.__dict__ for part in parts)
 
 
 def _dropout_add_norm(self, hidden_states, input_tensor):
@@ -503,11 +635,16 @@ def _is_norm(module):
     return isinstance(module, (nn.LayerNorm, nn.RMSNorm, modules._Norm))
 
 
-def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_norm) -> Block | None:
+def _is_activation(module):
+    return isinstance(module, _ACTIVATIONS)
+
+
+def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_norm,
+        becomes_activation: Callable[[nn.Module], bool] = _is_activation) -> Block | None:
     """The block that a module is: it has the block's parts and no others, and its class no method but a
     constructor and a forward, whose code is the block's. An nn.Sequential is one if it has an activation
-    behind a Linear, and any module if its forward normalises a sum. becomes_norm: whether a module gets the
-    class of a norm of ours."""
+    behind a Linear, and any module if its forward normalises a sum or multiplies a gate. becomes_norm,
+    becomes_activation: whether a module gets the class of one of ours."""
     kind = type(module)
     if "forward" in module.__dict__:
         return None
@@ -525,11 +662,14 @@ def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_
     if _feeds_forward(kind, module):
         return Block(_feeding_forward(kind), "Linear, activation, Linear, dropout, add and norm", frozenset())
     norms = frozenset(name for name, part in module._modules.items() if becomes_norm(part))
+    gates = frozenset(name for name, part in module._modules.items() if becomes_activation(part))
     linears = frozenset(name for name, part in module._modules.items() if type(part) is nn.Linear)
-    if (norms or len(linears) > 1) and (found := _rewritten(kind, norms, linears)) is not None:
-        ours, in_sums, shared = found
-        what = ["add and norm"] * bool(in_sums) + ["Linears of one input"] * shared
-        return Block(ours, " and ".join(what), in_sums)
+    if (norms or gates or len(linears) > 1) and (
+            found := _rewritten(kind, norms, linears, gates)) is not None:
+        ours, in_sums, in_pairs, shared = found
+        what = (["add and norm"] * bool(in_sums) + ["gated pair"] * bool(in_pairs)
+            + ["Linears of one input"] * shared)
+        return Block(ours, " and ".join(what), in_sums | in_pairs)
     return None
 
 

@@ -218,6 +218,9 @@ class _Watch:
         if isinstance(result, torch.Tensor):
             self.types[self.names[id(module)]] = result.dtype
 
+    # by which blocks.py tells them from hooks of others
+    _enter.outgrad_watches = _leave.outgrad_watches = True
+
     def _pack(self, tensor):
         saved = _Saved(tensor, self.names[id(self.inside[-1])] if self.inside else "")
         self.saved.append(weakref.ref(saved))
@@ -435,16 +438,21 @@ def _swap(model, known, report, patched):
     parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
     dtypes, in_blocks = {}, set()
 
-    def becomes_norm(child):
-        ours = None if child is None else _replacement(child, parameter, known)[0]
-        return isinstance(child, modules._Norm) or (ours is not None and issubclass(ours, modules._Norm))
+    def becomes(kind):
+        def holds(child):
+            ours = None if child is None else _replacement(child, parameter, known)[0]
+            return isinstance(child, kind) or (ours is not None and issubclass(ours, kind))
+
+        return holds
+
+    becomes_norm, becomes_activation = becomes(modules._Norm), becomes(modules._Activation)
 
     for name, module in model.named_modules():
         kind = type(module)
         ours, why = _replacement(module, parameter, known)
         if why is not None:
             report.left_alone.append(LeftAlone(name, kind.__name__, why))
-        block = block_of(module, becomes_norm) if ours is None else None
+        block = block_of(module, becomes_norm, becomes_activation) if ours is None else None
         if ours is None and block is None:
             continue
         module.__dict__["_outgrad_was"] = kind

@@ -58,13 +58,13 @@ class _FusedAttention(TorchFunctionMode):
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
         given = dict(zip(names, args, strict=False)) | kwargs
         q, k, v, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
-        if given.get("enable_gqa"):
-            k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
         if torch.is_autocast_enabled("cuda"):
             q, k, v = (t.to(torch.get_autocast_dtype("cuda")) for t in (q, k, v))
         p, causal = given.get("dropout_p", 0.0), given.get("is_causal", False)
-        if mask is None and q.dtype != torch.float32:
+        if mask is None and q.dtype != torch.float32:  # which takes groups of heads as they are
             return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, p, causal, False)[0]
+        if given.get("enable_gqa"):
+            k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
         if mask is not None:
             mask = mask.to(q.dtype).expand(*q.shape[:-1], k.shape[-2])
         return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, mask, True, p, causal)[0]

@@ -1,0 +1,321 @@
+"""Gated pairs (outgrad/gates.py): results and gradients against float64, what is kept, packed matrices, what
+is refused, and the MLPs of models, found by the source of their forward."""
+
+import copy
+import json
+import math
+
+import pytest
+import torch
+import transformers
+from blocks_test import unfused
+from functional_test import UNIT_ROUNDOFF, copies
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import outgrad
+from outgrad import blocks, gates, library, report
+
+FORMATS = [torch.float32, torch.float16, torch.bfloat16]
+formats = pytest.mark.parametrize("dtype", FORMATS)
+EXACT = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+}
+every_gate = pytest.mark.parametrize("name", EXACT)
+
+
+def kept_by(function, *tensors):
+    """Bytes of the storages that the graph of a result keeps, beside those of these tensors."""
+    own, found = {t.untyped_storage().data_ptr() for t in tensors}, {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            found[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = function()
+    return sum(found.values()), result
+
+
+def pair(dtype, *shape, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return [(torch.randn(*shape, generator=generator) * scale).to(dtype) for scale in (3, 1, 1)]
+
+
+def test_the_gates_are_those_of_the_library():
+    assert set(EXACT) == set(library.GATES)
+
+
+@every_gate
+@formats
+def test_results_and_gradients_are_rounded_once(dtype, name):
+    a, b, dy = pair(dtype, 7, 333)
+    a, b = a.requires_grad_(), b.requires_grad_()
+    y = outgrad.gated(a, b, name)
+    found = torch.autograd.grad(y, (a, b), dy)
+    wide = [t.detach().double().requires_grad_() for t in (a, b)]
+    exact = EXACT[name](wide[0]) * wide[1]
+    u, least = UNIT_ROUNDOFF[dtype], torch.finfo(dtype).smallest_normal
+    assert ((y.double() - exact).abs() <= u * exact.abs() + 1e-6 * wide[1].abs() + least).all()
+    for gradient, wanted in zip(found, torch.autograd.grad(exact, wide, dy.double()), strict=True):
+        slack = 2e-6 * dy.double().abs() * (1 + wide[0].abs() + wide[1].abs()) + least
+        assert ((gradient.double() - wanted).abs() <= (u + 2.0**-22) * wanted.abs() + slack).all()
+
+
+@formats
+def test_halves_of_rows_are_a_pair(dtype):
+    whole = torch.cat(pair(dtype, 5, 48)[:2], 1).requires_grad_()
+    a, b = (half.detach().clone().requires_grad_() for half in whole.chunk(2, 1))
+    dy = pair(dtype, 5, 48)[2]
+    y, apart = outgrad.gated(whole), outgrad.gated(a, b)
+    assert y.shape == (5, 48) and torch.equal(y, apart)
+    (dwhole,), parts = torch.autograd.grad(y, whole, dy), torch.autograd.grad(apart, (a, b), dy)
+    assert torch.equal(dwhole, torch.cat(parts, 1))
+    views = outgrad.gated(*whole.chunk(2, 1))
+    assert torch.equal(views, y) and torch.equal(torch.autograd.grad(views, whole, dy)[0], dwhole)
+
+
+@every_gate
+@formats
+def test_a_linear_behind_a_pair(dtype, name):
+    a, b, _ = (t.requires_grad_() for t in pair(dtype, 6, 40))
+    weight, bias = (t.to(dtype).requires_grad_() for t in (torch.randn(24, 40) / 6, torch.randn(24)))
+    dy = torch.randn(6, 24).to(dtype)
+    kept, result = kept_by(lambda: outgrad.gated_linear(a, b, weight, bias, name), a, b, weight, bias)
+    assert kept == 0, "a, b and weight are all"
+    parts = F.linear(outgrad.gated(a, b, name), weight, bias)
+    assert torch.equal(result, parts)
+    found, wanted = (torch.autograd.grad(of, (a, b, weight, bias), dy) for of in (result, parts))
+    assert all(map(torch.equal, found, wanted))
+    for k in range(4):  # with gradients for one alone
+        given = [t.detach().requires_grad_(i == k) for i, t in enumerate((a, b, weight, bias))]
+        (one,) = torch.autograd.grad(outgrad.gated_linear(*given, name), given[k], dy)
+        assert torch.equal(one, wanted[k])
+    whole = torch.cat((a, b), 1)
+    packed = outgrad.gated_linear(whole, None, weight, bias, name)
+    assert torch.equal(packed, parts)
+    assert torch.equal(torch.autograd.grad(packed, a, dy, retain_graph=True)[0], wanted[0])
+    assert torch.equal(torch.autograd.grad(packed, weight, dy)[0], wanted[2])
+
+
+def test_empty_and_strided_arrays():
+    for shape in ((0,), (3, 0), (0, 4)):
+        a, b = torch.zeros(shape, requires_grad=True), torch.zeros(shape, requires_grad=True)
+        y = outgrad.gated(a, b)
+        y.sum().backward()
+        assert y.shape == a.grad.shape == b.grad.shape == shape
+    a, b, _ = pair(torch.float32, 6, 8)
+    assert torch.equal(outgrad.gated(a.t(), b.t()), outgrad.gated(a, b).t())
+    weight = torch.randn(5, 8)
+    assert outgrad.gated_linear(a[:0], b[:0], weight).shape == (0, 5)
+
+
+def test_what_is_refused():
+    a, b, weight = torch.randn(3, 8), torch.randn(3, 8), torch.randn(4, 8)
+    with pytest.raises(ValueError, match="gated: activation is 'mish', none of gelu, gelu_tanh"):
+        outgrad.gated(a, b, "mish")
+    with pytest.raises(ValueError, match="gated_linear: activation is 3"):
+        outgrad.gated_linear(a, b, weight, activation=3)
+    with pytest.raises(ValueError, match=r"a of shape \(3, 8\) and b of shape \(3, 7\) are no pair"):
+        outgrad.gated(a, b[:, :7])
+    with pytest.raises(TypeError, match="a is torch.float32, b torch.bfloat16"):
+        outgrad.gated(a, b.bfloat16())
+    with pytest.raises(TypeError, match="a is torch.int32"):
+        outgrad.gated(a.int(), b)
+    with pytest.raises(TypeError, match="b is no tensor but int"):
+        outgrad.gated(a, 3)
+    with pytest.raises(ValueError, match="no halves along its last dimension"):
+        outgrad.gated(a[:, :7])
+    with pytest.raises(ValueError, match="a product of 8 columns and weight of shape"):
+        outgrad.gated_linear(a, b, weight[:, :5])
+    with pytest.raises(ValueError, match="bias has shape"):
+        outgrad.gated_linear(a, b, weight, torch.zeros(3))
+    with pytest.raises(TypeError, match="a is torch.float32, weight torch.float16"):
+        outgrad.gated_linear(a, b, weight.half())
+    a.requires_grad_()
+    (da,) = torch.autograd.grad(outgrad.gated(a, b).sum(), a, create_graph=True)
+    with pytest.raises(RuntimeError, match="second derivative"):
+        da.sum().backward()
+
+
+def test_under_autocast_checkpoints_and_compilers():
+    a, b, _ = (t.requires_grad_() for t in pair(torch.float32, 4, 16))
+    weight = torch.randn(8, 16, requires_grad=True)
+
+    def gradients(function):
+        return torch.autograd.grad(function(a, b, weight).float().square().sum(), (a, b, weight))
+
+    plain = gradients(outgrad.gated_linear)
+    again = gradients(lambda *of: checkpoint(outgrad.gated_linear, *of, use_reentrant=False))
+    torch._dynamo.reset()
+    compiled = gradients(torch.compile(outgrad.gated_linear, fullgraph=True, backend="aot_eager"))
+    assert all(map(torch.equal, plain, again)) and all(map(torch.equal, plain, compiled))
+    with torch.autocast("cpu", torch.bfloat16):
+        y = outgrad.gated_linear(a, b, weight)
+        mixed = gradients(outgrad.gated_linear)
+    assert y.dtype == torch.bfloat16
+    for one, wanted in zip(mixed, plain, strict=True):
+        assert one.dtype == torch.float32 and (one - wanted).norm() <= 0.03 * wanted.norm()
+
+
+# --- Models ---------------------------------------------------------------------------------------
+
+
+class Reversed(nn.Module):
+    """b first, in one expression and in statements of which another one needs what the gate gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.act, self.up, self.gate, self.down = (nn.SiLU(), nn.Linear(8, 16), nn.Linear(8, 16),
+            nn.Linear(16, 8))
+
+    def forward(self, x):
+        y = self.down(self.up(x) * self.act(self.gate(x)))
+        g = self.act(self.gate(x))
+        h = self.up(x)
+        z = g * h
+        return y + self.down(z) + g.mean()
+
+
+class Statements(nn.Module):
+    """As T5 has it, with what a pair is not: a shape that is spread, and a gate times itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.act, self.wi_0, self.wi_1, self.wo = (nn.GELU("tanh"), nn.Linear(8, 16), nn.Linear(8, 16),
+            nn.Linear(16, 8))
+
+    def forward(self, x):
+        gelu = self.act(self.wi_0(x))
+        linear = self.wi_1(x)
+        x = gelu * linear
+        x = self.wo(x)
+        return x * self.act(x[:, :1]) + self.act(x) * 2.0
+
+
+def trained(model, x):
+    model.zero_grad()
+    y = model(x)
+    y.float().square().sum().backward()
+    return [y.detach(), *(p.grad for p in model.parameters())]
+
+
+@pytest.mark.parametrize("kind, pairs", [(Reversed, 1), (Statements, 1)])
+def test_products_are_found_by_the_source(kind, pairs, monkeypatch):
+    torch.manual_seed(2)
+    model, x = kind(), torch.randn(5, 8)
+    before, calls = trained(model, x), []
+    for name in ("_pairs", "_pairs_and_linears"):
+        found = getattr(gates, name)
+        monkeypatch.setattr(gates, name, {activation: lambda *of, one=one: calls.append(of) or one(*of)
+            for activation, one in found.items()})
+    said = outgrad.patch(model)
+    assert [what for _, _, what in said.fused] in (["gated pair"], ["gated pair and Linears of one input"])
+    after = trained(model, x)
+    assert len(calls) == pairs
+    for ours, theirs in zip(after, before, strict=True):
+        assert (ours - theirs).norm() <= 1e-5 * theirs.norm()
+    outgrad.unpatch(model)
+    assert type(model) is kind and all(map(torch.equal, trained(model, x), before))
+
+
+def test_hooks_and_stores_keep_the_parts():
+    model, x, seen = Reversed(), torch.randn(5, 8), []
+    outgrad.patch(model)
+    model.act.register_forward_hook(lambda *_: seen.append(1))
+    trained(model, x)
+    assert len(seen) == 2
+    coded = outgrad.patch(Reversed(), store="code:4")
+    assert coded.swapped[0].store == "code:4"
+    other = Reversed()
+    outgrad.patch(other, store="code:4")
+    other.act.require("code:4")
+    assert blocks._takes_pair(other.act, x, x) is None
+
+
+CONFIGS = {
+    "llama": (transformers.LlamaConfig, {}),
+    "mistral": (transformers.MistralConfig, {}),
+    "qwen2": (transformers.Qwen2Config, {}),
+    "gemma": (transformers.GemmaConfig, {"head_dim": 8}),
+    "gemma2": (transformers.Gemma2Config, {"head_dim": 8}),
+    "glm": (transformers.GlmConfig, {"head_dim": 8, "pad_token_id": 0}),
+    "phi3": (transformers.Phi3Config, {"pad_token_id": 0}),
+    "olmo2": (transformers.Olmo2Config, {}),
+}
+
+
+def language_model(name):
+    kind, more = CONFIGS[name]
+    torch.manual_seed(5)
+    config = kind(vocab_size=64, hidden_size=32, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=64,
+        attn_implementation="eager", **more)
+    return transformers.AutoModelForCausalLM.from_config(config)
+
+
+def loss_of(model, tokens):
+    return model(input_ids=tokens, labels=tokens, use_cache=False).loss
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_mlps_of_language_models(name, monkeypatch):
+    model, tokens = language_model(name).train(), torch.arange(48).view(2, 24) % 64
+    parts = unfused(model, monkeypatch)
+    original, tensors = copy.deepcopy(model), list(model.parameters())
+    example = {"input_ids": tokens, "labels": tokens, "use_cache": False}
+    said = outgrad.patch(model, example)
+    mlps = [key for key, _, what in said.fused if "gated pair" in what]
+    assert mlps == [f"model.layers.{k}.mlp" for k in range(2)]
+    kept = kept_by(lambda: loss_of(model, tokens), *tensors, *model.buffers())[0]
+    before = kept_by(lambda: loss_of(parts, tokens), *parts.parameters(), *parts.buffers())[0]
+    less = 2 * 48 * 96 // 8 * (32 + 1)
+    packed = name in ("glm", "phi3")  # whose halves the activation copies
+    assert before - kept >= less if packed else before - kept == less, "a product and a mask less a layer"
+    assert said.total_after == kept, "what patch counts on the example is what is kept"
+    for loss in (loss_of(original, tokens), loss_of(model, tokens)):
+        loss.backward()
+    for (key, ours), (_, theirs) in zip(model.named_parameters(), original.named_parameters(), strict=True):
+        assert (ours.grad - theirs.grad).norm() <= 2e-4 * theirs.grad.norm() + 1e-7, key
+
+
+def test_what_a_layer_of_llama_keeps(tmp_path):
+    """Of Llama-3-8B, for 4096 tokens in bf16, on a GPU that need not exist."""
+
+    def kept(layers):
+        file = tmp_path / f"{layers}.json"
+        file.write_text(json.dumps({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": layers,
+            "vocab_size": 1024, "max_position_embeddings": 4096}))
+        found = report.of(str(file), length=4096)
+        return found.total_before, found.total_after
+
+    before, after = ((b - a) / 2**20 for a, b in zip(kept(1), kept(2), strict=True))
+    # x of both norms, q, k, v, attention's result, what the Linears read, and a and b
+    assert (round(before, 1), round(after, 1)) == (784.5, 368.5)
+
+
+def test_a_packed_model_copies_no_halves(monkeypatch):
+    """Where one Linear gives a and b, its result is what is kept, and its gradient is made whole."""
+    model, given = language_model("phi3"), []
+    outgrad.patch(model)
+    found = gates._pairs_and_linears["silu"]
+    monkeypatch.setitem(gates._pairs_and_linears, "silu", lambda *of: given.append(of) or found(*of))
+    monkeypatch.setitem(gates._pairs, "silu", lambda *of: given.append(of))
+    tokens = torch.arange(24).view(1, 24)
+    loss_of(model, tokens).backward()
+    assert len(given) == 2 and all(b is None and a.shape[-1] == 192 for a, b, *_ in given)
+
+
+def test_copies_of_a_patched_mlp():
+    model, tokens = language_model("llama"), torch.arange(24).view(1, 24)
+    outgrad.patch(model)
+    wanted = loss_of(model, tokens)
+    for loaded in copies(model):
+        assert torch.equal(loss_of(loaded, tokens), wanted) and not math.isnan(wanted)
