@@ -5,7 +5,7 @@
 //
 // SiLU and tanh-GELU are f(a) = a sigma(u(a)), and so f'(a) = sigma + f (1 - sigma) u'(a), where with e =
 // exp(-u) sigma is 1 / (1 + e) and 1 - sigma is e sigma: one exponential and one division give both, without
-// a table and without cancellation. exp(v) is 2^k exp(r), v = k log 2 + r, |r| < 0.35, and exp(r) its Taylor
+// a table and without cancellation. exp(v) is 2^k exp(r), v = k log 2 + r, |r| < 0.347, and exp(r) its Taylor
 // polynomial of degree 7, whose remainder is below 2^-27. GELU has its own f32 fit, whose derivative gives
 // f'. f(a) is within kGateError (1 + |f(a)|) and f'(a) within kGateSlopeError for every finite float a,
 // counted over all of them (tests/kernels/gate_test.cpp).

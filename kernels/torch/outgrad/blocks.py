@@ -184,6 +184,8 @@ def _as_packed(a, b):
     if not torch.compiler.is_compiling() and (whole := a._base) is not None and whole is b._base:
         columns = a.shape[-1]
         if (whole.shape == (*a.shape[:-1], 2 * columns) and whole.is_contiguous()
+                # views that were taken without gradients lead none back
+                and whole.requires_grad == (a.grad_fn is not None) == (b.grad_fn is not None)
                 and a.stride() == b.stride() == whole.stride()
                 and b.storage_offset() == a.storage_offset() + columns
                 and a.storage_offset() == whole.storage_offset()):
