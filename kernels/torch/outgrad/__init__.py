@@ -19,12 +19,14 @@ from .linear import linear
 from .modules import ELU, GELU, Dropout, LayerNorm, Linear, Mish, QuickGELU, RMSNorm, SiLU, Softmax, Softplus
 from .own import CodedActivation, CodeHeader
 from .patching import Report, patch, unpatch
+from .relu_squared import ReLUSquared, relu_squared
 from .softmax import softmax, softmax_bound
 
 __version__ = version()
 __all__ = ["ACTIVATIONS", "ELU", "GELU", "Bounds", "CodeHeader", "CodedActivation", "Dropout", "LayerNorm",
-    "Linear", "Mish", "QuickGELU", "RMSNorm", "Report", "SiLU", "Softmax", "Softplus", "add_layer_norm",
-    "add_rms_norm", "attention", "bounds", "dropout", "dropout_add_layer_norm", "dropout_add_rms_norm", "elu",
-    "gated", "gated_linear", "gelu", "gelu_tanh", "layer_norm", "linear", "linear_activation", "linear_gelu",
-    "look_for_drift", "mish", "on_drift", "patch", "quick_gelu", "rms_norm", "side_channels", "sigmoid",
-    "silu", "softmax", "softmax_bound", "softmax_dropout", "softplus", "swish", "tanh", "unpatch"]
+    "Linear", "Mish", "QuickGELU", "RMSNorm", "ReLUSquared", "Report", "SiLU", "Softmax", "Softplus",
+    "add_layer_norm", "add_rms_norm", "attention", "bounds", "dropout", "dropout_add_layer_norm",
+    "dropout_add_rms_norm", "elu", "gated", "gated_linear", "gelu", "gelu_tanh", "layer_norm", "linear",
+    "linear_activation", "linear_gelu", "look_for_drift", "mish", "on_drift", "patch", "quick_gelu",
+    "relu_squared", "rms_norm", "side_channels", "sigmoid", "silu", "softmax", "softmax_bound",
+    "softmax_dropout", "softplus", "swish", "tanh", "unpatch"]

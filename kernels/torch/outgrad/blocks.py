@@ -197,26 +197,54 @@ def _takes_sum(norm, x, residual):
     if not (isinstance(norm, modules._Norm) and norm.store == stores.DEFAULT_OF_NORMS
             and isinstance(x, torch.Tensor) and isinstance(residual, torch.Tensor)):
         return False
-    # A norm that has a type of its own takes the sum in that.
-    own_type = type(norm) is modules.LlamaRMSNorm and norm.weight.dtype != x.dtype
-    return not own_type and x.dtype == residual.dtype and x.shape == residual.shape and _are_alone(norm)
+    return (x.dtype == residual.dtype and x.shape == residual.shape and norm.takes_as_it_is(x)
+        and _are_alone(norm))
 
 
 @functools.cache
 def _rewritten(kind, norms, linears, gates):
-    """(a class like this one whose forward gives the norms of these names the two parts of a sum where they
+    """(a class like this one whose methods give the norms of these names the two parts of a sum where they
     normalise one, what several of these Linears read to all of them at once, and a gated pair to its gate;
     the names of the norms and the gates that it does so for; whether it does so for Linears). None if there
     are none, or no source to be read."""
-    *wrappers, forward = _unwrapped(kind.__dict__.get("forward"))
-    if not inspect.isfunction(forward) or forward.__closure__:
+    found = {name: _rewritten_method(kind.__dict__.get(name), norms, linears, gates) for name in _METHODS}
+    found = {name: one for name, one in found.items() if one is not None}
+
+    def made():
+        return type(kind.__name__, (_Rewritten, kind), {**{name: ours for name, (ours, *_) in found.items()},
+            "_outgrad_parts": (norms, linears, gates), "__module__": kind.__module__,
+            "__qualname__": kind.__qualname__})
+
+    # What Hugging Face's layers wrap around a forward for checkpoints they wrap around that of a subclass,
+    # too, but not what they wrap around those of experts.
+    again = made()
+    found = {name: one for name, one in found.items()
+        if _wrappers(kind.__dict__[name]) == _wrappers(getattr(again, name))}
+    if not found:
+        return None
+    _, sums, pairs, shared = zip(*found.values(), strict=True)
+    return made(), frozenset().union(*sums), frozenset().union(*pairs), any(shared)
+
+
+# What is looked at of a class: beside its forward the product of Hugging Face's mixtures of experts.
+_METHODS = ("forward", "_apply_gate")
+
+
+def _wrappers(function):
+    return [each.__code__ for each in _unwrapped(function)[:-1]]
+
+
+def _rewritten_method(method, norms, linears, gates):
+    """(a method as _rewritten has it, the names of the norms and of the gates, whether Linears), or None."""
+    function = _unwrapped(method)[-1]
+    if not inspect.isfunction(function) or function.__closure__:
         return None
     try:
-        module = ast.parse("".join(inspect.findsource(forward)[0]))
+        module = ast.parse("".join(inspect.findsource(function)[0]))
     except (OSError, SyntaxError):
         return None
     imports = [node for node in module.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    line = forward.__code__.co_firstlineno
+    line = function.__code__.co_firstlineno
     # none if it has decorators
     definition = next(
         (node for node in ast.walk(module) if isinstance(node, ast.FunctionDef) and node.lineno == line),
@@ -228,7 +256,7 @@ def _rewritten(kind, norms, linears, gates):
             argument.annotation = None
     definition.returns = None
     # A file that was changed after it was imported holds another function than the one that runs.
-    if _body_of(_function_of(definition, imports, forward)) != _body_of(forward):
+    if _body_of(_function_of(definition, imports, function)) != _body_of(function):
         return None
     own = definition.args.args[0].arg
     sums, shared, pairs = (_Sums(own, norms), _Shared(own, linears),
@@ -237,15 +265,8 @@ def _rewritten(kind, norms, linears, gates):
         rewriter.generic_visit(definition)
     if not (sums.found or shared.found or pairs.found):
         return None
-    ours = _function_of(ast.fix_missing_locations(definition), imports, forward)
-    members = {"forward": ours, "_outgrad_parts": (norms, linears, gates), "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__}
-    made = type(kind.__name__, (_Rewritten, kind), members)
-    # What Hugging Face's layers wrap around a forward for checkpoints they wrap around that of a subclass,
-    # too.
-    *again, _ = _unwrapped(made.forward)
-    return ((made, frozenset(sums.found), frozenset(pairs.found), shared.found)
-        if [each.__code__ for each in wrappers] == [each.__code__ for each in again] else None)
+    ours = _function_of(ast.fix_missing_locations(definition), imports, function)
+    return ours, sums.found, pairs.found, shared.found
 
 
 def _new(kind, *parts):

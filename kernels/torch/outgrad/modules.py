@@ -206,8 +206,9 @@ class _Norm:
 
     def set_store(self, store: str, who: str) -> None:
         """Sets what is kept in place of y; raises ValueError if this norm cannot have it."""
-        shape = self.weight.shape if self.weight is not None else self.normalized_shape
-        if (why := functional.norm_store_why_not(store, math.prod(shape))) is not None:
+        shape, *_ = self._arguments()
+        columns = 0 if shape is None else math.prod(shape)  # 0: told when it runs
+        if (why := functional.norm_store_why_not(store, columns)) is not None:
             raise ValueError(f"{who}: store: {why}")
         self.__dict__.pop("store", None)
         if store != stores.DEFAULT_OF_NORMS:
@@ -232,12 +233,12 @@ class _Norm:
         version of the tensor. Elsewhere they are searched for where the kernels have seen a drift (drift.py),
         and after load_state_dict, a move or choose_again.
         """
-        weight = self.weight
+        _, weight, bias, *_ = self._arguments()
         if weight is None:
             return None
         if dtype is None:
             dtype = weight.dtype if self._outgrad_found is None else self._outgrad_found.key[0]
-        found = self._find(dtype, weight, getattr(self, "bias", None))
+        found = self._find(dtype, weight, bias)
         return None if found is None else found.channels
 
     # torch.compile calls it while tracing, with the current parameters, and treats the result as a constant,
@@ -282,6 +283,7 @@ class _Norm:
     def _searched(self, weight, bias, dtype):
         # of y in 8 bits drift.py compares the values after each step
         margin = 2 if self.store == stores.DEFAULT_OF_NORMS else 1
+        weight, bias = self._affine(weight, bias)
         return functional.chosen_channels(weight, bias, dtype, self.tau, self.store, margin)
 
     def choose_again(self) -> None:
@@ -322,7 +324,7 @@ class _Norm:
         if seen is None:
             return channels, None, 0.0
         if self.store != stores.DEFAULT_OF_NORMS:
-            functional.expect_8_bits(weight, bias, x.dtype, self.tau, self.store, channels)
+            functional.expect_8_bits(*self._affine(weight, bias), x.dtype, self.tau, self.store, channels)
         return channels, seen, self._most_moved(x.dtype)
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None, p: float = 0.0) -> torch.Tensor:
@@ -362,12 +364,24 @@ class _Norm:
         name, columns, of_norm = self._of(x)
         return functional.norm_of_mlp(name, x, mlp, p, columns, of_norm)
 
+    def _affine(self, weight, bias):
+        """gamma and beta of the parameters of these names."""
+        return weight, bias
+
+    def takes_as_it_is(self, x: torch.Tensor) -> bool:
+        """Whether it normalises x, outside of autocast, in the type that x has."""
+        return True
+
     def _of(self, x, residual=None, functions=functional.DROPOUT_ADD):
         """(layer_norm or rms_norm, the columns, what functional calls of_norm) of a norm of x or of a sum
         with x, for which `functions` has the name of the function that errors are of."""
         shape, weight, bias, eps, rms = self._arguments()
-        name, of_norm = "rms_norm" if rms else "layer_norm", (weight, bias, eps, rms,
-            *self._side(x, weight, bias))
+        side = self._side(x, weight, bias)
+        if weight is None:
+            shape = x.shape[-1:] if shape is None else shape
+        else:
+            weight, bias = self._affine(weight, bias)
+        name, of_norm = "rms_norm" if rms else "layer_norm", (weight, bias, eps, rms, *side)
         known = columns = self._columns_if_checked(x, shape)
         if residual is not None:
             columns = functional.columns_of_sum(functions[name], x, residual, shape, of_norm, columns)
@@ -427,27 +441,6 @@ class RMSNorm(_Norm, nn.RMSNorm):
     def _arguments(self):
         return (self.normalized_shape, _parameter(self, "weight"), None,
             functional.EPS_OF_RMS if self.eps is None else self.eps, True)
-
-
-class LlamaRMSNorm(_Norm, nn.Module):
-    """RMSNorm for an object made as Hugging Face's LlamaRMSNorm or one of its repetitions, whose eps has
-    another name.
-
-    y is rounded once, whereas Hugging Face's first rounds x^ to the type of x.
-    """
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x, weight = self._input(x), self.weight
-        if x.dtype != weight.dtype:
-            x = x.to(torch.promote_types(x.dtype, weight.dtype))
-        return self._norm(x)
-
-    def _arguments(self):
-        weight = _parameter(self, "weight")
-        return weight.shape, weight, None, self.variance_epsilon, True
-
-    def extra_repr(self) -> str:
-        return f"{tuple(self.weight.shape)}, eps={self.variance_epsilon}, {self._moved_in_every_type()}"
 
 
 class _WithStore:

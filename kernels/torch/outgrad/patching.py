@@ -15,7 +15,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from . import library, modules, stores
+from . import library, modules, originals, stores
 from .blocks import block_of, why_apart
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -33,20 +33,6 @@ _OURS = {
 }
 # These get a class of ours only where patch is given a store for their kind that is not PyTorch's own.
 _OURS_WITH_STORE = {"linear": (nn.Linear, modules.Linear), "softmax": (nn.Softmax, modules.Softmax)}
-# Hugging Face's classes are recognised by name: transformers need not be installed, and its releases have
-# different classes.
-_HUGGING_FACE = "transformers.activations"
-_OURS_BY_NAME = {
-    "GELUActivation": modules.GELU,
-    "NewGELUActivation": modules.TanhGELU,
-    "FastGELUActivation": modules.TanhGELU,
-    "AccurateGELUActivation": modules.TanhGELU,
-    "PytorchGELUTanh": modules.TanhGELU,
-    "GELUTanh": modules.TanhGELU,
-    "QuickGELUActivation": modules.QuickGELU,
-    "SiLUActivation": modules.SiLU,
-    "MishActivation": modules.Mish,
-}
 
 
 @dataclasses.dataclass
@@ -294,19 +280,6 @@ def _has_kernels(parameter):
         torch._C._dispatch_key_for_device(parameter.device.type))
 
 
-def _like_llamas(kind):
-    """Whether a class of Hugging Face's models is LlamaRMSNorm under another name: transformers repeats it
-    for each model."""
-    if not (kind.__module__.startswith("transformers.models.") and kind.__name__.endswith("RMSNorm")):
-        return False
-    from transformers.models.llama.modeling_llama import LlamaRMSNorm
-
-    # None if it is not a Python function
-    own, llamas = (getattr(each.forward, "__code__", None) for each in (kind, LlamaRMSNorm))
-    return None not in (own, llamas) and all(getattr(own, part) == getattr(llamas, part)
-        for part in ("co_code", "co_names", "co_consts"))
-
-
 def _ours(by_kind):
     """The classes of PyTorch that get a class of ours, and which."""
     return _OURS | dict(classes
@@ -314,9 +287,7 @@ def _ours(by_kind):
 
 
 def _class_of_ours(kind, ours):
-    if kind.__module__ == _HUGGING_FACE:
-        return _OURS_BY_NAME.get(kind.__name__)
-    return modules.LlamaRMSNorm if _like_llamas(kind) else ours.get(kind)
+    return ours.get(kind) or originals.class_for(kind)
 
 
 def _class_of_its_own(kind, ours):
@@ -352,7 +323,7 @@ def _replacement(module, parameter, known):
         return None, None
     if "forward" in module.__dict__:
         return None, "its forward was replaced on the object itself"
-    if (why := _parameter_without_fit(module)) is not None:
+    if (why := _parameter_without_fit(module) or originals.why_not(module)) is not None:
         return None, why
     for p in [*module.parameters(recurse=False)] or [parameter]:
         if p is not None and p.dtype not in library.FORMATS:

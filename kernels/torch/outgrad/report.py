@@ -7,10 +7,11 @@ import importlib
 import pathlib
 import sys
 import warnings
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
 
 from . import patching
@@ -77,8 +78,9 @@ def _of_hugging_face(name):
     """A model of transformers, from the folder or file of its configuration or from the name of its kind, and
     a function that makes its example from a batch size and a length."""
     try:
-        from transformers import (CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM,
-            AutoModelForImageClassification, AutoModelForMaskedLM)
+        from transformers import (CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM,
+            AutoModelForImageClassification, AutoModelForMaskedLM, AutoModelForSeq2SeqLM,
+            AutoModelForSpeechSeq2Seq)
         from transformers.initialization import no_init_weights
     except ImportError:
         raise ValueError(f"{name}: transformers is not installed, and this is not MODULE:FUNCTION") from None
@@ -93,25 +95,36 @@ def _of_hugging_face(name):
         raise ValueError(
             f"{name}: neither a file or folder with a model's configuration, nor a kind of model that "
             f"transformers has, nor MODULE:FUNCTION")
-    auto = next(
-        (a for a in (AutoModelForMaskedLM, AutoModelForCausalLM, AutoModelForImageClassification)
-        if type(config) in a._model_mapping), None)
+    kinds = (AutoModelForSpeechSeq2Seq, AutoModelForMaskedLM, AutoModelForCausalLM, AutoModelForSeq2SeqLM,
+        AutoModelForImageClassification, AutoModel)
+    auto = next((a for a in kinds if type(config) in a._model_mapping), None)
     if auto is None:
-        raise ValueError(
-            f"{name}: a {type(config).__name__} has neither a language model nor a classifier of images")
+        raise ValueError(f"{name}: transformers has no model for a {type(config).__name__}")
+
+    def images(batch, of):
+        size = getattr(of, "image_size", None) or 224  # for which a model without a size of its own is made
+        size = size if isinstance(size, (list, tuple)) else (size,) * 2
+        return torch.empty(batch, getattr(of, "num_channels", 3), *size)
 
     def example(batch, length):
         if auto is AutoModelForImageClassification:
-            size = config.image_size
-            size = size if isinstance(size, (list, tuple)) else (size,) * 2
-            pixels = torch.empty(batch, getattr(config, "num_channels", 3), *size)
-            return {"pixel_values": pixels, "labels": torch.zeros(batch, dtype=torch.int64)}
+            return {"pixel_values": images(batch, config), "labels": torch.zeros(batch, dtype=torch.int64)}
         tokens = torch.zeros(batch, length, dtype=torch.int64)
-        return {"input_ids": tokens, "labels": tokens}
+        given = {"input_ids": tokens}
+        if auto is AutoModel:
+            pixels = getattr(config, "vision_config", None)
+            return given | ({"pixel_values": images(batch, pixels)} if pixels else {})
+        if auto is AutoModelForSpeechSeq2Seq:  # as Whisper has it: two frames a position
+            frames = 2 * config.max_source_positions
+            given = {"input_features": torch.empty(batch, config.num_mel_bins, frames)}
+        behind = {"decoder_input_ids": tokens} if getattr(config, "is_encoder_decoder", False) else {}
+        return given | behind | {"labels": tokens}
 
     def make():
-        with no_init_weights():  # some initialisations look at values, which fake tensors lack
-            return auto.from_config(config)
+        # Constructors look at values, which fake tensors lack; nobody needs those of weights.
+        with unset_fake_temporarily(), torch.device("meta"), no_init_weights():
+            model = auto.from_config(config)
+        return model.to_empty(device="cuda")
 
     return make, example, getattr(config, "max_position_embeddings", None)
 
@@ -143,10 +156,19 @@ def of(name, batch=1, length=512, kind="bf16", training=True, **to_patch):
     if most is not None and length > most:
         raise ValueError(f"{name}: a length of {length}, where the model has {most} positions")
     dtype, autocast = TYPES[kind]
-    with fake("cuda", dtype):
+    # which of their kernels experts take depends on the GPU's capability
+    capability = mock.patch.object(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    with fake("cuda", dtype), capability:
         model = make().train(training)
         with _FusedAttention(), autocast_on("cuda", autocast):
-            return patching.patch(model, example(batch, length), **to_patch)
+            try:
+                return patching.patch(model, example(batch, length), **to_patch)
+            except Exception as error:
+                if ":" in name:
+                    raise
+                raise ValueError(
+                    f"{name}: a {type(model).__name__} cannot be run on tokens, images or Whisper's sound: "
+                    f"{(str(error) or type(error).__name__).splitlines()[0]}") from error
 
 
 # --- How it is shown ------------------------------------------------------------------------------

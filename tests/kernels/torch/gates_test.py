@@ -300,6 +300,30 @@ def test_mlps_of_language_models(name, monkeypatch):
         assert (ours.grad - theirs.grad).norm() <= 2e-4 * theirs.grad.norm() + 1e-7, key
 
 
+def test_experts(monkeypatch):
+    """Mixtures keep a and b of all experts as their one matrix, and no product of the gate beside."""
+    torch.manual_seed(5)
+    config = transformers.MixtralConfig(vocab_size=64, hidden_size=32, intermediate_size=96,
+        num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=4, num_local_experts=4,
+        max_position_embeddings=64, attn_implementation="eager", experts_implementation="grouped_mm")
+    model, tokens = transformers.MixtralForCausalLM(config).bfloat16().train(), torch.arange(48).view(2, 24)
+    parts = unfused(model, monkeypatch)
+    original = copy.deepcopy(model)
+    said = outgrad.patch(model)
+    assert ("model.layers.0.mlp.experts", "MixtralExperts", "gated pair") in said.fused
+    kept, by_parts = (kept_by(lambda one=one: loss_of(one, tokens), *one.parameters(), *one.buffers())[0]
+        for one in (model, parts))
+    assert by_parts - kept == 48 * 2 * 96 // 8 * (16 + 1), "act(a), of two experts a token, and its mask"
+    for one in (original, model):
+        loss_of(one, tokens).backward()
+    for (key, ours), (_, theirs) in zip(model.named_parameters(), original.named_parameters(), strict=True):
+        assert (ours.grad - theirs.grad).norm() <= 0.05 * theirs.grad.norm() + 1e-7, key
+    for loaded in copies(model):
+        assert torch.equal(loss_of(loaded, tokens), loss_of(model, tokens))
+    outgrad.unpatch(model)
+    assert type(model.model.layers[0].mlp.experts) is type(original.model.layers[0].mlp.experts)
+
+
 def test_what_a_layer_of_llama_keeps(tmp_path, monkeypatch):
     """Of Llama-3-8B, for 4096 tokens in bf16, on a GPU that need not exist."""
 

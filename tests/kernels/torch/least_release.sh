@@ -12,7 +12,8 @@ python=${OUTGRAD_LEAST_TORCH:-$folder/bin/python}
 if [[ -z ${OUTGRAD_LEAST_TORCH:-} && ! -x $python ]]; then
   trap 'rm -rf "$folder"' EXIT  # a half is none
   python3 -m venv "$folder"
-  "$python" -m pip install --quiet --no-cache-dir -r <(sed "s/^torch==.*/torch==$release/" "$requirements")
+  "$python" -m pip install --quiet --no-cache-dir -r \
+    <(sed "s/^torch==.*/torch==$release/; /^timm/d; /^torchvision/d" "$requirements")
   trap - EXIT
 fi
 "$python" -c "import torch; v = torch.__version__.split('+')[0]

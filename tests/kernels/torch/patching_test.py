@@ -15,10 +15,11 @@ import transformers
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import activations
+from transformers.models.bloom.modeling_bloom import BloomGelu
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 import outgrad
-from outgrad import patching
+from outgrad import originals, patching
 
 SOURCES = pathlib.Path(os.environ["OUTGRAD_SOURCE_DIR"])
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
@@ -366,6 +367,9 @@ REPLACED = {
     activations.SiLUActivation: (activations.SiLUActivation, lambda x, m: x * torch.sigmoid(x)),
     activations.MishActivation: (activations.MishActivation,
     lambda x, m: x * torch.tanh(torch.logaddexp(x, torch.zeros(())))),
+    activations.ReLUSquaredActivation: (activations.ReLUSquaredActivation,
+    lambda x, m: x.clamp(min=0).square()),
+    BloomGelu: (BloomGelu, tanh_gelu),
     LlamaRMSNorm: (lambda: LlamaRMSNorm(WIDTH), lambda x, m: of_norm(x, m, True, 1e-6)),
 }
 WITH_STORES = {"linear": "e4m3", "softmax": "log2:8"}  # without which patch leaves these alone
@@ -384,8 +388,9 @@ def made_by_default(kind, dtype, training):
 
 def test_the_table_of_replaced_classes_is_whole():
     ours = {*patching._OURS, *(theirs for theirs, _ in patching._OURS_WITH_STORE.values()), LlamaRMSNorm}
-    known = {getattr(activations, name) for name in patching._OURS_BY_NAME if hasattr(activations, name)}
-    assert set(REPLACED) == ours | known
+    named = originals._BY_NAME["transformers.activations"]
+    known = {getattr(activations, name) for name in named if hasattr(activations, name)}
+    assert set(REPLACED) == {*ours, *known, BloomGelu}
 
 
 @replaced

@@ -1,0 +1,47 @@
+"""ReLU squared (So et al., Primer, NeurIPS 2021) from its output: f(x) = max(x, 0)^2, f'(x) = 2 sqrt(y).
+
+No fit is needed, and no bit, since y tells x where the derivative is not 0. Let u be the unit roundoff of y's
+type. y is within u of x^2, hence sqrt(y) within 1.5 u of x after its own rounding, and so is f'. Where y is
+subnormal or 0, f' is off by at most 2 sqrt(h), h being half the least subnormal: 2^-11.5 in float16, 2^-66 in
+bfloat16, 2^-74 in float32. PyTorch's operations compute both passes.
+"""
+
+import torch
+from torch import nn
+
+from . import functional
+
+
+def _compute(x):
+    return (torch.relu(x).square_(),)
+
+
+def _keep(ctx, inputs, outputs):
+    ctx.save_for_backward(*outputs)
+
+
+def _gradients(ctx, saved, dy):
+    (y,) = saved
+    return (y.sqrt().mul_(2).mul_(dy),)
+
+
+_relu_squared = functional._Operation("relu_squared", _compute, _keep, _gradients)
+
+
+def relu_squared(x: torch.Tensor) -> torch.Tensor:
+    """max(x, 0)^2, element by element. Keeps y, which the next layer also keeps."""
+    functional._expect("relu_squared", x=x)
+    return _relu_squared(x)
+
+
+class ReLUSquared(nn.Module):
+    """max(x, 0)^2 from its output."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return relu_squared(x)
+
+    def bound(self, dtype: torch.dtype) -> str:
+        """In words, how far the gradient may be from the exact one if the output is of dtype."""
+        u = functional.UNIT_ROUNDOFF[dtype]
+        least = 2 * (functional._HALF_SUBNORMAL[dtype] or 2.0**-150) ** 0.5
+        return f"f' within {1.5 * u:.3g} f' + {least:.3g}"
