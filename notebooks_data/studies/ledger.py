@@ -255,6 +255,11 @@ def kept_compiled(model, *inputs):
     return storages.bytes()
 
 
+def without_ban(count):
+    """count with a private flag of PyTorch, by which a compiled backward pass computes more again."""
+    return functorch_config.patch(ban_recompute_materialized_backward=False)(count)
+
+
 def of_layer(recipe, mode, count=kept_eager, before=False):
     """MiB that a layer keeps for one sequence: from two sizes of batch, so that what does not grow with it is
     left out."""
@@ -298,17 +303,12 @@ def largest_batch(gib, per_sequence, state):
 
 def layers_table():
     """{order of norms: {recipe: {mode: MiB}}}."""
-    without_ban = functorch_config.patch(ban_recompute_materialized_backward=False)
-
-    def compiled_with_flag(*arguments):
-        with without_ban:
-            return kept_compiled(*arguments)
-
     recipes = {
         "eager": (EAGER, kept_eager),
         "eager + flash": (EAGER_FLASH, kept_eager),
         "compile + flash": (EAGER_FLASH, kept_compiled),
-        "compile + flash, ban_recompute_materialized_backward=False": (EAGER_FLASH, compiled_with_flag),
+        "compile + flash, ban_recompute_materialized_backward=False": (EAGER_FLASH,
+                                                                       without_ban(kept_compiled)),
         "ours, attention from the softmax's output": (OURS_SOFTMAX, kept_eager),
         "ours + flash": (OURS_FLASH, kept_eager),
         "ours + flash, bf16 norms": (OURS_FLASH_BF16_NORMS, kept_eager),

@@ -4,6 +4,7 @@ today what ledger.json says, and that our layers keep no more than was promised.
 import json
 
 import ledger
+import ledger_llama
 import pytest
 
 WRITTEN = json.loads(ledger.RESULT.read_text())
@@ -83,3 +84,26 @@ def test_a_model_keeps_its_layers_and_its_ends():
 def test_no_memory_is_a_batch_of_none():
     assert ledger.largest_batch(1, 2**20, 2**30 + 1) == 0
     assert ledger.largest_batch(2, 2**29, 2**30) == 2
+
+
+LLAMA = json.loads(ledger_llama.RESULT.read_text())["MiB"]
+
+
+@pytest.mark.parametrize("recipe",
+    [pytest.param(name, marks=pytest.mark.nightly if "compile" in name else ())
+    for name in ledger_llama.RECIPES])
+def test_a_layer_of_llama(recipe):
+    assert round(ledger_llama.kept(*ledger_llama.RECIPES[recipe]), 3) == LLAMA[recipe]
+
+
+def test_a_layer_of_llama_by_hand():
+    """In MiB: arrays of 4,096 tokens with the layer's width and with the MLP's, and what is small."""
+    wide, inner = 32, 112
+    attention = 2 * wide + 2 * wide / 4 + 4096 * 32 * 4 / 2**20  # q, result; k, v; sums of exponentials
+    rotations = 2 * 4096 * 128 * 2 / 2**20 / 3  # cos and sin, of three sequences together
+    rms = 2 * 4096 * 4 / 2**20
+    norm = 2 * wide + wide + wide  # x in fp32; x^ and y in bf16
+    beside = attention + rotations + rms
+    assert abs(LLAMA["eager"] - (2 * norm + 4 * inner + beside)) < 0.001
+    assert abs(LLAMA["ours"] - (2 * wide + 2 * inner + beside)) < 0.001
+    assert LLAMA["ours"] <= 369.5
