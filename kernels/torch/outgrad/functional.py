@@ -7,6 +7,7 @@ derivatives: a second derivative raises an error, since the output does not give
 """
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
@@ -161,6 +162,22 @@ class _Operation:
         return result[: self.given] if self.given > 1 else result[0]
 
 
+def as_it_lies(operation, x, *others):
+    """An elementwise operation of tensors of one shape, on their elements in the order in which x has them in
+    memory. So nothing of a dense x is copied, and the result has the strides that PyTorch's own operations
+    give it: those of a dense x. What lies in another order than x, such as a dy, the operators copy."""
+    if x.is_contiguous():
+        return operation(x, *others)
+    strides = x.stride()
+    if 0 in strides or all(map(operator.ge, strides, strides[1:])):  # an expanded x is copied whole
+        return operation(x, *others)
+    # compared and not sorted, which torch.compile does not do with sizes that vary
+    back = [len([k for k, other in enumerate(strides) if other > own or (other == own and k < dim)])
+        for dim, own in enumerate(strides)]
+    order = sorted(back, key=back.__getitem__)
+    return operation(*(each.permute(order) for each in (x, *others))).permute(back)
+
+
 def _parameters(weight, bias):
     """A norm's parameters as the operators take them: of one type."""
     if weight is not None and bias is not None and weight.dtype != bias.dtype:
@@ -286,10 +303,10 @@ def _of_output(name: str) -> _OfOutput:
         if not _is_usable(x):
             _expect(name, x=x)
         if store == stores.DEFAULT:
-            return default(x)
+            return as_it_lies(default, x)
         if not isinstance(store, str) or store not in operations:
             raise ValueError(f"outgrad.{name}: store: {stores.why_not(name, store)}")
-        return operations[stores.for_type(store, x.dtype)](x)
+        return as_it_lies(operations[stores.for_type(store, x.dtype)], x)
 
     formula = _FORMULAS.get(name, "f(x) as in kernels/forwards.h")
     kept = ", and one bit an element" if name in library.MASKED else ""
@@ -803,13 +820,14 @@ def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Ten
     """Each element is 0 with probability p, otherwise multiplied by 1 / (1 - p). Keeps 8 bytes per tensor.
 
     Philox4x32-10 of a seed and the element's number decides which elements are dropped; the backward pass
-    computes it again. The seed comes from PyTorch's generator, so torch.manual_seed and checkpointing repeat
-    it.
+    computes it again. Elements are numbered as they lie in memory, so that the same seed drops others of a
+    channels_last tensor than of a contiguous one. The seed comes from PyTorch's generator, so
+    torch.manual_seed and checkpointing repeat it.
     """
     if not _is_usable(x):
         _expect("dropout", x=x)
     p = checked_probability("dropout", p, training)
-    return _dropout(x, dropout_seed(x), p) if p > 0 else x
+    return as_it_lies(lambda x: _dropout(x, dropout_seed(x), p), x) if p > 0 else x
 
 
 def _gradients_of_norm_of_sum(ctx, kept, dy, dz_next, wanted):
