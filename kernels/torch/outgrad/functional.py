@@ -130,6 +130,7 @@ class _Operation:
             return gradients(ctx, ctx.saved_tensors, *dy[:results])
 
         self.without_y, self.given = without_y, max(1 + shown, results)
+        self.compute = compute
         self.direct = type(
             f"{name}_from_output",
             (torch.autograd.Function,),
@@ -151,10 +152,12 @@ class _Operation:
         )
 
     def __call__(self, *inputs):
-        if torch.compiler.is_compiling() or not (torch._C._are_functorch_transforms_active()
-                or forward_ad._current_level >= 0):
-            apply = self.direct.apply if torch.compiler.is_compiling() else self.direct_apply
-            result = apply(*inputs)
+        compiling = torch.compiler.is_compiling()
+        if compiling and torch.compiler.is_exporting():  # no graph of torch.export has Functions
+            with library.Exported():
+                result = self.compute(*inputs)
+        elif compiling or not (torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0):
+            result = (self.direct.apply if compiling else self.direct_apply)(*inputs)
             if not self.without_y:
                 return result
         else:
@@ -519,18 +522,27 @@ def _norm_gradients(ctx, gamma, beta, dx, dgamma, dbeta):
     return dx, None, dgamma, dbeta, *[None] * 5
 
 
+def _gradients_from_y(ctx, saved, dy):
+    gamma, beta, side_channels, y, rstd, side_x_hat = saved
+    wanted = ctx.needs_input_grad[2:4]
+    found = library.norm_backward(dy, y, ctx.columns, *_parameters(gamma, beta), rstd, ctx.rms,
+        side_channels, side_x_hat, *wanted, ctx.tau)
+    return _norm_gradients(ctx, gamma, beta, *found)
+
+
 def _norm_keeping_y(name):
     def compute(x, columns, gamma, beta, *rest):
         return library.norm_forward(x, columns, *_parameters(gamma, beta), *rest)
 
-    def gradients(ctx, saved, dy):
-        gamma, beta, side_channels, y, rstd, side_x_hat = saved
-        wanted = ctx.needs_input_grad[2:4]
-        found = library.norm_backward(dy, y, ctx.columns, *_parameters(gamma, beta), rstd, ctx.rms,
-            side_channels, side_x_hat, *wanted, ctx.tau)
-        return _norm_gradients(ctx, gamma, beta, *found)
+    return _Operation(name, compute, _norm_keep, _gradients_from_y)
 
-    return _Operation(name, compute, _norm_keep, gradients)
+
+def _gradients_from_8_bits(ctx, saved, dy, store):
+    gamma, beta, side_channels, codes, scales, rstd, side_x_hat, _ = saved
+    kept, wanted = ((ctx.columns, *_parameters(gamma, beta), rstd, ctx.rms, side_channels, side_x_hat),
+        ctx.needs_input_grad[2:4])
+    return _norm_gradients(ctx, gamma, beta,
+        *library.norm_backward_8bit(dy, codes, scales, *kept, *wanted, store))
 
 
 def _norm_keeping_8_bits(name, word):
@@ -539,15 +551,8 @@ def _norm_keeping_8_bits(name, word):
     def compute(x, columns, gamma, beta, *rest):
         return library.norm_forward_8bit(x, columns, *_parameters(gamma, beta), *rest[:3], store)
 
-    def gradients(ctx, saved, dy):
-        gamma, beta, side_channels, codes, scales, rstd, side_x_hat, _ = saved
-        kept, wanted = ((ctx.columns, *_parameters(gamma, beta), rstd, ctx.rms, side_channels, side_x_hat),
-            ctx.needs_input_grad[2:4])
-        return _norm_gradients(ctx, gamma, beta,
-            *library.norm_backward_8bit(dy, codes, scales, *kept, *wanted, store))
-
     operation = _Operation(name, compute, lambda ctx, inputs, outputs: _norm_keep(ctx, inputs, outputs[1:]),
-        gradients, without_y=True, shown=2)
+        lambda ctx, saved, dy: _gradients_from_8_bits(ctx, saved, dy, store), without_y=True, shown=2)
 
     def function(*inputs):
         y, codes, scales = operation(*inputs)

@@ -246,15 +246,16 @@ class _Norm:
     side_channels._dynamo_marked_constant = True
 
     def _find(self, dtype, weight, bias):
-        """A _Found; None for a fake weight, which has no values."""
+        """A _Found; None for a fake weight, which has no values, if nothing was found before."""
         known, transforms = self._outgrad_found, torch._C._are_functorch_transforms_active()
         key = (dtype, self.tau, self.store, weight.device, type(weight), weight.dtype,
             None if bias is None else bias.dtype)
         stale = self._outgrad_stale or transforms
         if known is not None and known.key == key and not stale and known.holds(weight, bias):
             return known
-        if weight.is_meta or is_fake(weight):
-            return None
+        if weight.is_meta or is_fake(weight):  # torch.export traces with such ones
+            known_still = known is not None and known.key[0] == dtype and not stale
+            return known if known_still and torch.compiler.is_exporting() else None
         if transforms:
             channels = self._searched(weight, bias, dtype)
             # not kept, because it would outlive the transform
@@ -323,7 +324,8 @@ class _Norm:
             return channels, None, 0.0
         if self.store != stores.DEFAULT_OF_NORMS:
             functional.expect_8_bits(weight, bias, x.dtype, self.tau, self.store, channels)
-        return channels, seen, self._most_moved(x.dtype)
+        # of a graph of torch.export nobody asks what it has seen
+        return channels, None if torch.compiler.is_exporting() else seen, self._most_moved(x.dtype)
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None, p: float = 0.0) -> torch.Tensor:
         """With a residual, of x's shape and type: of dropout(x, p) + residual, as one node."""
