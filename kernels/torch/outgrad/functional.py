@@ -15,7 +15,7 @@ import torch
 from torch.autograd import forward_ad
 from torch._subclasses.fake_tensor import is_fake
 
-from . import fp8, library, stores
+from . import fp8, library, sharded, stores
 
 
 def _is_usable(x):
@@ -92,11 +92,12 @@ class _Operation:
     elements, which keep stores last. shown: how many of the results after the first a call gives beside it;
     they have no gradients. results: how many a call gives that do have gradients, which gradients(ctx, ..)
     takes; one that does not reach the loss is None. differentiable: gradients are made of operations that
-    have derivatives where a graph of the backward pass is recorded.
+    have derivatives where a graph of the backward pass is recorded. whole(*inputs): of how many of the last
+    dimensions of the first input a part of a DTensor must have all elements; None: there are no parts.
     """
 
     def __init__(self, name, compute, keep, gradients, without_y=False, shown=0, results=1,
-            differentiable=False):
+            differentiable=False, whole=None):
         if without_y:
             only_compute = compute
 
@@ -130,7 +131,7 @@ class _Operation:
             return gradients(ctx, ctx.saved_tensors, *dy[:results])
 
         self.without_y, self.given = without_y, max(1 + shown, results)
-        self.compute = compute
+        self.name, self.compute, self.whole = name, compute, whole
         self.direct = type(
             f"{name}_from_output",
             (torch.autograd.Function,),
@@ -152,6 +153,8 @@ class _Operation:
         )
 
     def __call__(self, *inputs):
+        if type(inputs[0]) not in sharded.PLAIN and sharded.is_sharded(inputs[0]):
+            return sharded.of_parts(self.name, self, self.whole and self.whole(*inputs), inputs)
         compiling = torch.compiler.is_compiling()
         if compiling and torch.compiler.is_exporting():  # no graph of torch.export has Functions
             with library.Exported():
@@ -163,6 +166,14 @@ class _Operation:
         else:
             result = self.transformed.apply(*inputs)
         return result[: self.given] if self.given > 1 else result[0]
+
+
+def _of_elements(*_):
+    return 0
+
+
+def _of_rows(x, columns, *_):
+    return sharded.dimensions(x.shape, columns)
 
 
 def as_it_lies(operation, x, *others):
@@ -208,7 +219,7 @@ _FORMULAS = {
 def _keeping_y(name, index):
     return _Operation(name, lambda x: library.activation_forward(x, index),
         lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs),
-        lambda ctx, saved, dy: library.activation_backward(dy, *saved, index))
+        lambda ctx, saved, dy: library.activation_backward(dy, *saved, index), whole=_of_elements)
 
 
 def _keeping_beside(name, encode, decode, dithered=False, keeps_y=False, shown=0):
@@ -221,7 +232,8 @@ def _keeping_beside(name, encode, decode, dithered=False, keeps_y=False, shown=0
     def gradients(ctx, saved, dy):
         return (decode(saved, dy), None) if dithered else decode(saved, dy)
 
-    operation = _Operation(name, encode, keep, gradients, without_y=not keeps_y, shown=shown)
+    operation = _Operation(name, encode, keep, gradients, without_y=not keeps_y, shown=shown,
+        whole=_of_elements)
     return (lambda x: operation(x, new_seed(x.device))) if dithered else operation
 
 
@@ -534,7 +546,7 @@ def _norm_keeping_y(name):
     def compute(x, columns, gamma, beta, *rest):
         return library.norm_forward(x, columns, *_parameters(gamma, beta), *rest)
 
-    return _Operation(name, compute, _norm_keep, _gradients_from_y)
+    return _Operation(name, compute, _norm_keep, _gradients_from_y, whole=_of_rows)
 
 
 def _gradients_from_8_bits(ctx, saved, dy, store):
@@ -552,7 +564,8 @@ def _norm_keeping_8_bits(name, word):
         return library.norm_forward_8bit(x, columns, *_parameters(gamma, beta), *rest[:3], store)
 
     operation = _Operation(name, compute, lambda ctx, inputs, outputs: _norm_keep(ctx, inputs, outputs[1:]),
-        lambda ctx, saved, dy: _gradients_from_8_bits(ctx, saved, dy, store), without_y=True, shown=2)
+        lambda ctx, saved, dy: _gradients_from_8_bits(ctx, saved, dy, store), without_y=True, shown=2,
+        whole=_of_rows)
 
     def function(*inputs):
         y, codes, scales = operation(*inputs)
@@ -790,7 +803,8 @@ def _dropout_gradients(ctx, saved, dy):
     return operation(dy, seed, ctx.p), None, None
 
 
-_dropout = _Operation("dropout", _dropout_compute, _dropout_keep, _dropout_gradients, differentiable=True)
+_dropout = _Operation("dropout", _dropout_compute, _dropout_keep, _dropout_gradients, differentiable=True,
+    whole=_of_elements)
 
 
 def checked_probability(function, p, training):
@@ -885,7 +899,8 @@ def _norm_of_sum(name, with_z):
             (for_x, with_dgamma, with_dbeta))
         return dx if for_x else None, dz if for_residual else None, *[None] * 3, dgamma, dbeta, *[None] * 5
 
-    return _Operation(name, compute, keep, gradients, results=2 if with_z else 1)
+    return _Operation(name, compute, keep, gradients, results=2 if with_z else 1,
+        whole=lambda x, residual, seed, p, columns, *_: sharded.dimensions(x.shape, columns))
 
 
 def _norm_of_linear(name):

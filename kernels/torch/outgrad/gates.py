@@ -29,7 +29,7 @@ def _pair(index):
         return da, None if saved[1] is None else db
 
     return functional._Operation("gated", compute, lambda ctx, inputs, _: ctx.save_for_backward(*inputs),
-        gradients)
+        gradients, whole=lambda a, b: int(b is None))
 
 
 def _pair_and_linear(index):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 
-from . import drift, fp8, functional, library, stores
+from . import drift, fp8, functional, library, sharded, stores
 from .bounds import bounds, rounded_up
 from .linear import linear
 from .softmax import softmax
@@ -149,13 +149,8 @@ def _parameter(module, name):
     return own[name] if name in own else getattr(module, name)
 
 
-def _is_sharded(parameter):
-    """Whether a parameter is a DTensor: outside of a forward pass those of FSDP2 are, in parts."""
-    return hasattr(parameter, "full_tensor")
-
-
 def _whole(parameter):
-    return parameter.full_tensor() if _is_sharded(parameter) else parameter
+    return parameter.full_tensor() if sharded.is_sharded(parameter) else parameter
 
 
 _UNWATCHED = None, None, 0.0  # what _Norm._side gives where there are no side channels and nothing is tested
@@ -275,7 +270,7 @@ class _Norm:
             self._outgrad_changes += 1
         on_host = device.type in drift.AT_ONCE
         seen, tau = (None, 0.0) if on_host else (self._outgrad_seen, self._most_moved(dtype))
-        compared = () if _is_sharded(weight) else copies if on_host else None
+        compared = () if sharded.is_sharded(weight) else copies if on_host else None
         self._outgrad_found, self._outgrad_stale = (_Found(key, compared, channels, (channels, seen, tau)),
             False)
         return self._outgrad_found
@@ -308,6 +303,8 @@ class _Norm:
             return _UNWATCHED
         if torch.compiler.is_compiling():
             return self._side_compiled(x, weight, bias)
+        if type(weight) not in sharded.PLAIN:
+            weight, bias = sharded.part_of(weight), sharded.part_of(bias)
         found = self._find(x.dtype, weight, bias)
         if found is None:
             return _UNWATCHED
