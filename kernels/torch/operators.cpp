@@ -27,6 +27,24 @@ STABLE_TORCH_LIBRARY_IMPL(outgrad, CUDA, m) {
   outgrad::torch_operators::implement<outgrad::torch_operators::Cuda>(m);
 }
 
+// The same for graphs of torch.export, where Python gives them derivatives (outgrad/exported.py). Under the
+// names above, each call of eager mode would look for these. What has a derivative writes no argument: such a
+// graph gives none to say what a norm has seen.
+STABLE_TORCH_LIBRARY(outgrad_exported, m) {
+  using namespace outgrad::torch_operators;
+  operators<Host>([&](std::string schema, const char*, auto) {
+    constexpr std::string_view kWritten = "(a!)";
+    if (const auto at = schema.find(kWritten); at != schema.npos) schema.erase(at, kWritten.size());
+    m.def(schema.c_str());
+  });
+}
+STABLE_TORCH_LIBRARY_IMPL(outgrad_exported, CPU, m) {
+  outgrad::torch_operators::implement<outgrad::torch_operators::Host>(m);
+}
+STABLE_TORCH_LIBRARY_IMPL(outgrad_exported, CUDA, m) {
+  outgrad::torch_operators::implement<outgrad::torch_operators::Cuda>(m);
+}
+
 // --- What the package says of its fits, by ctypes ------------------------------------------------
 
 namespace outgrad::torch_operators {

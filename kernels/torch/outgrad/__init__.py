@@ -6,6 +6,7 @@
 """
 
 from . import library  # first, because it names a PyTorch that is too old
+from . import exported  # noqa: F401
 from .attention import attention, softmax_dropout
 from .bounds import Bounds, bounds
 from .drift import look_for_drift, on_drift

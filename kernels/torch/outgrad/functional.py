@@ -7,6 +7,7 @@ derivatives: a second derivative raises an error, since the output does not give
 """
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
@@ -14,7 +15,7 @@ import torch
 from torch.autograd import forward_ad
 from torch._subclasses.fake_tensor import is_fake
 
-from . import fp8, library, stores
+from . import fp8, library, sharded, stores
 
 
 def _is_usable(x):
@@ -91,11 +92,12 @@ class _Operation:
     elements, which keep stores last. shown: how many of the results after the first a call gives beside it;
     they have no gradients. results: how many a call gives that do have gradients, which gradients(ctx, ..)
     takes; one that does not reach the loss is None. differentiable: gradients are made of operations that
-    have derivatives where a graph of the backward pass is recorded.
+    have derivatives where a graph of the backward pass is recorded. whole(*inputs): of how many of the last
+    dimensions of the first input a part of a DTensor must have all elements; None: there are no parts.
     """
 
     def __init__(self, name, compute, keep, gradients, without_y=False, shown=0, results=1,
-            differentiable=False):
+            differentiable=False, whole=None):
         if without_y:
             only_compute = compute
 
@@ -129,6 +131,7 @@ class _Operation:
             return gradients(ctx, ctx.saved_tensors, *dy[:results])
 
         self.without_y, self.given = without_y, max(1 + shown, results)
+        self.name, self.compute, self.whole = name, compute, whole
         self.direct = type(
             f"{name}_from_output",
             (torch.autograd.Function,),
@@ -150,15 +153,43 @@ class _Operation:
         )
 
     def __call__(self, *inputs):
-        if torch.compiler.is_compiling() or not (torch._C._are_functorch_transforms_active()
-                or forward_ad._current_level >= 0):
-            apply = self.direct.apply if torch.compiler.is_compiling() else self.direct_apply
-            result = apply(*inputs)
+        if type(inputs[0]) not in sharded.PLAIN and sharded.is_sharded(inputs[0]):
+            return sharded.of_parts(self.name, self, self.whole and self.whole(*inputs), inputs)
+        compiling = torch.compiler.is_compiling()
+        if compiling and torch.compiler.is_exporting():  # no graph of torch.export has Functions
+            with library.Exported():
+                result = self.compute(*inputs)
+        elif compiling or not (torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0):
+            result = (self.direct.apply if compiling else self.direct_apply)(*inputs)
             if not self.without_y:
                 return result
         else:
             result = self.transformed.apply(*inputs)
         return result[: self.given] if self.given > 1 else result[0]
+
+
+def _of_elements(*_):
+    return 0
+
+
+def _of_rows(x, columns, *_):
+    return sharded.dimensions(x.shape, columns)
+
+
+def as_it_lies(operation, x, *others):
+    """An elementwise operation of tensors of one shape, on their elements in the order in which x has them in
+    memory. So nothing of a dense x is copied, and the result has the strides that PyTorch's own operations
+    give it: those of a dense x. What lies in another order than x, such as a dy, the operators copy."""
+    if x.is_contiguous():
+        return operation(x, *others)
+    strides = x.stride()
+    if 0 in strides or all(map(operator.ge, strides, strides[1:])):  # an expanded x is copied whole
+        return operation(x, *others)
+    # compared and not sorted, which torch.compile does not do with sizes that vary
+    back = [len([k for k, other in enumerate(strides) if other > own or (other == own and k < dim)])
+        for dim, own in enumerate(strides)]
+    order = sorted(back, key=back.__getitem__)
+    return operation(*(each.permute(order) for each in (x, *others))).permute(back)
 
 
 def _parameters(weight, bias):
@@ -188,7 +219,7 @@ _FORMULAS = {
 def _keeping_y(name, index):
     return _Operation(name, lambda x: library.activation_forward(x, index),
         lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs),
-        lambda ctx, saved, dy: library.activation_backward(dy, *saved, index))
+        lambda ctx, saved, dy: library.activation_backward(dy, *saved, index), whole=_of_elements)
 
 
 def _keeping_beside(name, encode, decode, dithered=False, keeps_y=False, shown=0):
@@ -201,7 +232,8 @@ def _keeping_beside(name, encode, decode, dithered=False, keeps_y=False, shown=0
     def gradients(ctx, saved, dy):
         return (decode(saved, dy), None) if dithered else decode(saved, dy)
 
-    operation = _Operation(name, encode, keep, gradients, without_y=not keeps_y, shown=shown)
+    operation = _Operation(name, encode, keep, gradients, without_y=not keeps_y, shown=shown,
+        whole=_of_elements)
     return (lambda x: operation(x, new_seed(x.device))) if dithered else operation
 
 
@@ -286,10 +318,10 @@ def _of_output(name: str) -> _OfOutput:
         if not _is_usable(x):
             _expect(name, x=x)
         if store == stores.DEFAULT:
-            return default(x)
+            return as_it_lies(default, x)
         if not isinstance(store, str) or store not in operations:
             raise ValueError(f"outgrad.{name}: store: {stores.why_not(name, store)}")
-        return operations[stores.for_type(store, x.dtype)](x)
+        return as_it_lies(operations[stores.for_type(store, x.dtype)], x)
 
     formula = _FORMULAS.get(name, "f(x) as in kernels/forwards.h")
     kept = ", and one bit an element" if name in library.MASKED else ""
@@ -502,18 +534,27 @@ def _norm_gradients(ctx, gamma, beta, dx, dgamma, dbeta):
     return dx, None, dgamma, dbeta, *[None] * 5
 
 
+def _gradients_from_y(ctx, saved, dy):
+    gamma, beta, side_channels, y, rstd, side_x_hat = saved
+    wanted = ctx.needs_input_grad[2:4]
+    found = library.norm_backward(dy, y, ctx.columns, *_parameters(gamma, beta), rstd, ctx.rms,
+        side_channels, side_x_hat, *wanted, ctx.tau)
+    return _norm_gradients(ctx, gamma, beta, *found)
+
+
 def _norm_keeping_y(name):
     def compute(x, columns, gamma, beta, *rest):
         return library.norm_forward(x, columns, *_parameters(gamma, beta), *rest)
 
-    def gradients(ctx, saved, dy):
-        gamma, beta, side_channels, y, rstd, side_x_hat = saved
-        wanted = ctx.needs_input_grad[2:4]
-        found = library.norm_backward(dy, y, ctx.columns, *_parameters(gamma, beta), rstd, ctx.rms,
-            side_channels, side_x_hat, *wanted, ctx.tau)
-        return _norm_gradients(ctx, gamma, beta, *found)
+    return _Operation(name, compute, _norm_keep, _gradients_from_y, whole=_of_rows)
 
-    return _Operation(name, compute, _norm_keep, gradients)
+
+def _gradients_from_8_bits(ctx, saved, dy, store):
+    gamma, beta, side_channels, codes, scales, rstd, side_x_hat, _ = saved
+    kept, wanted = ((ctx.columns, *_parameters(gamma, beta), rstd, ctx.rms, side_channels, side_x_hat),
+        ctx.needs_input_grad[2:4])
+    return _norm_gradients(ctx, gamma, beta,
+        *library.norm_backward_8bit(dy, codes, scales, *kept, *wanted, store))
 
 
 def _norm_keeping_8_bits(name, word):
@@ -522,15 +563,9 @@ def _norm_keeping_8_bits(name, word):
     def compute(x, columns, gamma, beta, *rest):
         return library.norm_forward_8bit(x, columns, *_parameters(gamma, beta), *rest[:3], store)
 
-    def gradients(ctx, saved, dy):
-        gamma, beta, side_channels, codes, scales, rstd, side_x_hat, _ = saved
-        kept, wanted = ((ctx.columns, *_parameters(gamma, beta), rstd, ctx.rms, side_channels, side_x_hat),
-            ctx.needs_input_grad[2:4])
-        return _norm_gradients(ctx, gamma, beta,
-            *library.norm_backward_8bit(dy, codes, scales, *kept, *wanted, store))
-
     operation = _Operation(name, compute, lambda ctx, inputs, outputs: _norm_keep(ctx, inputs, outputs[1:]),
-        gradients, without_y=True, shown=2)
+        lambda ctx, saved, dy: _gradients_from_8_bits(ctx, saved, dy, store), without_y=True, shown=2,
+        whole=_of_rows)
 
     def function(*inputs):
         y, codes, scales = operation(*inputs)
@@ -768,7 +803,8 @@ def _dropout_gradients(ctx, saved, dy):
     return operation(dy, seed, ctx.p), None, None
 
 
-_dropout = _Operation("dropout", _dropout_compute, _dropout_keep, _dropout_gradients, differentiable=True)
+_dropout = _Operation("dropout", _dropout_compute, _dropout_keep, _dropout_gradients, differentiable=True,
+    whole=_of_elements)
 
 
 def checked_probability(function, p, training):
@@ -803,13 +839,14 @@ def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Ten
     """Each element is 0 with probability p, otherwise multiplied by 1 / (1 - p). Keeps 8 bytes per tensor.
 
     Philox4x32-10 of a seed and the element's number decides which elements are dropped; the backward pass
-    computes it again. The seed comes from PyTorch's generator, so torch.manual_seed and checkpointing repeat
-    it.
+    computes it again. Elements are numbered as they lie in memory, so that the same seed drops others of a
+    channels_last tensor than of a contiguous one. The seed comes from PyTorch's generator, so
+    torch.manual_seed and checkpointing repeat it.
     """
     if not _is_usable(x):
         _expect("dropout", x=x)
     p = checked_probability("dropout", p, training)
-    return _dropout(x, dropout_seed(x), p) if p > 0 else x
+    return as_it_lies(lambda x: _dropout(x, dropout_seed(x), p), x) if p > 0 else x
 
 
 def _gradients_of_norm_of_sum(ctx, kept, dy, dz_next, wanted):
@@ -862,7 +899,8 @@ def _norm_of_sum(name, with_z):
             (for_x, with_dgamma, with_dbeta))
         return dx if for_x else None, dz if for_residual else None, *[None] * 3, dgamma, dbeta, *[None] * 5
 
-    return _Operation(name, compute, keep, gradients, results=2 if with_z else 1)
+    return _Operation(name, compute, keep, gradients, results=2 if with_z else 1,
+        whole=lambda x, residual, seed, p, columns, *_: sharded.dimensions(x.shape, columns))
 
 
 def _norm_of_linear(name):

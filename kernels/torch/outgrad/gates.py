@@ -29,7 +29,7 @@ def _pair(index):
         return da, None if saved[1] is None else db
 
     return functional._Operation("gated", compute, lambda ctx, inputs, _: ctx.save_for_backward(*inputs),
-        gradients)
+        gradients, whole=lambda a, b: int(b is None))
 
 
 def _pair_and_linear(index):
@@ -80,7 +80,7 @@ def gated(a: torch.Tensor, b: torch.Tensor | None = None, activation: str = "sil
     """
     operation = _of("gated", activation, _pairs)
     _expect_pair("gated", a, b)
-    return operation(a, b)
+    return operation(a, None) if b is None else functional.as_it_lies(operation, a, b)
 
 
 def gated_linear(a: torch.Tensor, b: torch.Tensor | None, weight: torch.Tensor,

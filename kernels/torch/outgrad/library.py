@@ -6,6 +6,7 @@ import pathlib
 import typing
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 LEAST_TORCH = (2, 10)
 
@@ -149,7 +150,7 @@ def _octets(x, bits):
 
 
 def _stored(x, activation, store, bits):
-    has = _BY_NUMBER[store]
+    has = BY_NUMBER[store]
     arrays = (
         (has.writes_y, lambda: _same(x)),
         (has.keeps_mask and ACTIVATIONS[activation] in MASKED, lambda: _mask(x)),
@@ -188,7 +189,7 @@ def _of_parameters(dy, columns, gamma, beta, *wanted):
     return (_reals(dy, columns if one else 0, beta if gamma is None else gamma) for one in wanted)
 
 
-_BY_NUMBER = tuple(STORES.values())
+BY_NUMBER = tuple(STORES.values())
 _OF_NORMS = {STORES[name].number: facts for name, facts in NORM_STORES.items()}
 # By these names an operator's list of results is made for fake tensors.
 _RESULTS = {
@@ -216,9 +217,18 @@ def _operators():
             for one in operator._schema.arguments)
         of, several = results.value.decode(), len(operator._schema.returns) > 1
         fake = eval(f"lambda {arguments}: {f'({of},)' if several else of}", _RESULTS.copy())
-        torch.library.register_fake(f"outgrad::{name}", fake)
+        for namespace in ("outgrad", "outgrad_exported"):
+            torch.library.register_fake(f"{namespace}::{name}", fake)
+        _EXPORTED[operator] = getattr(torch.ops.outgrad_exported, name).default
 
 
-_OPERATORS = {}
+_OPERATORS, _EXPORTED = {}, {}
 _operators()
 globals().update(_OPERATORS)
+
+
+class Exported(TorchFunctionMode):
+    """Calls operators under the names that graphs of torch.export have, with derivatives (exported.py)."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return _EXPORTED.get(func, func)(*args, **(kwargs or {}))

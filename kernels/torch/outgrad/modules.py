@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 
-from . import drift, fp8, functional, library, stores
+from . import drift, fp8, functional, library, sharded, stores
 from .bounds import bounds, rounded_up
 from .linear import linear
 from .softmax import softmax
@@ -149,13 +149,8 @@ def _parameter(module, name):
     return own[name] if name in own else getattr(module, name)
 
 
-def _is_sharded(parameter):
-    """Whether a parameter is a DTensor: outside of a forward pass those of FSDP2 are, in parts."""
-    return hasattr(parameter, "full_tensor")
-
-
 def _whole(parameter):
-    return parameter.full_tensor() if _is_sharded(parameter) else parameter
+    return parameter.full_tensor() if sharded.is_sharded(parameter) else parameter
 
 
 _UNWATCHED = None, None, 0.0  # what _Norm._side gives where there are no side channels and nothing is tested
@@ -247,15 +242,16 @@ class _Norm:
     side_channels._dynamo_marked_constant = True
 
     def _find(self, dtype, weight, bias):
-        """A _Found; None for a fake weight, which has no values."""
+        """A _Found; None for a fake weight, which has no values, if nothing was found before."""
         known, transforms = self._outgrad_found, torch._C._are_functorch_transforms_active()
         key = (dtype, self.tau, self.store, weight.device, type(weight), weight.dtype,
             None if bias is None else bias.dtype)
         stale = self._outgrad_stale or transforms
         if known is not None and known.key == key and not stale and known.holds(weight, bias):
             return known
-        if weight.is_meta or is_fake(weight):
-            return None
+        if weight.is_meta or is_fake(weight):  # torch.export traces with such ones
+            known_still = known is not None and known.key[0] == dtype and not stale
+            return known if known_still and torch.compiler.is_exporting() else None
         if transforms:
             channels = self._searched(weight, bias, dtype)
             # not kept, because it would outlive the transform
@@ -275,7 +271,7 @@ class _Norm:
             self._outgrad_changes += 1
         on_host = device.type in drift.AT_ONCE
         seen, tau = (None, 0.0) if on_host else (self._outgrad_seen, self._most_moved(dtype))
-        compared = () if _is_sharded(weight) else copies if on_host else None
+        compared = () if sharded.is_sharded(weight) else copies if on_host else None
         self._outgrad_found, self._outgrad_stale = (_Found(key, compared, channels, (channels, seen, tau)),
             False)
         return self._outgrad_found
@@ -309,6 +305,8 @@ class _Norm:
             return _UNWATCHED
         if torch.compiler.is_compiling():
             return self._side_compiled(x, weight, bias)
+        if type(weight) not in sharded.PLAIN:
+            weight, bias = sharded.part_of(weight), sharded.part_of(bias)
         found = self._find(x.dtype, weight, bias)
         if found is None:
             return _UNWATCHED
@@ -325,7 +323,8 @@ class _Norm:
             return channels, None, 0.0
         if self.store != stores.DEFAULT_OF_NORMS:
             functional.expect_8_bits(*self._affine(weight, bias), x.dtype, self.tau, self.store, channels)
-        return channels, seen, self._most_moved(x.dtype)
+        # of a graph of torch.export nobody asks what it has seen
+        return channels, None if torch.compiler.is_exporting() else seen, self._most_moved(x.dtype)
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None, p: float = 0.0) -> torch.Tensor:
         """With a residual, of x's shape and type: of dropout(x, p) + residual, as one node."""

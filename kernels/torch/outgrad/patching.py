@@ -7,6 +7,8 @@ import contextlib
 import dataclasses
 import sys
 import time
+import types
+import warnings
 import weakref
 from typing import Any, Literal, TypeVar
 
@@ -15,7 +17,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from . import library, modules, originals, stores
+from . import blocks, library, modules, originals, stores
 from .blocks import block_of, why_apart
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -499,21 +501,58 @@ def _kind_before(module):
     return module.__dict__.get("_outgrad_was", type(module)).__name__
 
 
+def _is_of_ours(kind):
+    """Whether patch gives this class to modules; not one that another library has derived from it since."""
+    return (kind.__module__.rpartition(".")[0] == __package__
+        or not {blocks._FeedsForward, blocks._Rewritten}.isdisjoint(kind.__bases__))
+
+
+def _without_ours(kind, was):
+    """A module's class with `was` in place of the class of ours that it is or descends from: parametrizations
+    and FSDP2 derive a class from that of each module. None if a method in between names its class, as super()
+    does: it would not take objects of another."""
+    if _is_of_ours(kind):
+        return was
+    if not any(map(_is_of_ours, kind.__mro__)):
+        return kind
+    own = {name: one for name, one in vars(kind).items() if name not in ("__dict__", "__weakref__")}
+    bases = [_without_ours(base, was) for base in kind.__bases__]
+    if None in bases or any("__class__" in one.__code__.co_freevars for one in own.values()
+            if isinstance(one, types.FunctionType)):
+        return None
+    return type(kind)(kind.__name__, tuple(bases), own)
+
+
 def _restore(module):
-    module.__class__ = module.__dict__.pop("_outgrad_was")
-    for added in (*_SETTINGS, "tau", "_outgrad_name", *modules._Norm.OF_THE_SEARCH):
-        module.__dict__.pop(added, None)
+    """Gives a module its own class again, and leaves what others have made of the module since. The result is
+    why that cannot be, or None."""
+    own, now = module.__dict__, type(module)
+    kind = _without_ours(now, own["_outgrad_was"])
+    if kind is None:
+        return f"another library has made its class {now.__qualname__} of ours"
+    # accelerate's hooks keep the method that was there in the module, and so do others
+    held = {name: one.__name__ for name, one in own.items() if isinstance(one, types.MethodType)
+        and one.__self__ is module and one.__func__ is getattr(now, one.__name__, None)}
+    if "forward" in own and kind is not now and not held:
+        return "its forward was replaced since, by a function that may call ours"
+    module.__class__ = kind
+    own.update({name: getattr(kind, method).__get__(module) for name, method in held.items()})
+    for added in ("_outgrad_was", *_SETTINGS, "tau", "_outgrad_name", *modules._Norm.OF_THE_SEARCH):
+        own.pop(added, None)
+    return None
 
 
 def unpatch(model: _Module) -> _Module:
     """Undoes patch in a whole model or in one of its modules, and returns it. Every module has its own class
     again.
 
-    Parameters and buffers were never touched. Modules that were created as this package's own stay so.
+    Parameters and buffers were never touched. Modules that were created as this package's own stay so. What
+    others have done since stays, too: parametrizations, FSDP2's classes, accelerate's hooks, another class. A
+    module that cannot be freed of ours without breaking that stays patched, and a warning names it.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"outgrad.unpatch: a module is needed, not {type(model).__name__}")
-    for module in model.modules():
-        if _is_patched(module):
-            _restore(module)
+    for name, module in model.named_modules():
+        if _is_patched(module) and (why := _restore(module)) is not None:
+            warnings.warn(f"outgrad.unpatch: {_shown(name)} stays patched: {why}", stacklevel=2)
     return model

@@ -25,7 +25,8 @@ def _gradients(ctx, saved, dy):
     return (y.sqrt().mul_(2).mul_(dy),)
 
 
-_relu_squared = functional._Operation("relu_squared", _compute, _keep, _gradients)
+_relu_squared = functional._Operation("relu_squared", _compute, _keep, _gradients,
+    whole=functional._of_elements)
 
 
 def relu_squared(x: torch.Tensor) -> torch.Tensor:

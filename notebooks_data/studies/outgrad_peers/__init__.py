@@ -243,6 +243,7 @@ def unpatch(model):
     for module in model.modules():
         if isinstance(module, _Peer) and "_outgrad_was" in vars(module):
             _forget(module)
+            module.__class__ = _WITHOUT.get(type(module), type(module))
     return outgrad.unpatch(model)
 
 

@@ -2,8 +2,10 @@
 state; and the ways in which PyTorch's autograd is used on them."""
 
 import copy
+import functools
 import hashlib
 import io
+import itertools
 import json
 import math
 import os
@@ -403,6 +405,124 @@ def test_dropout_at_its_ends():
     assert outgrad.dropout(x, 0.0) is x
     assert outgrad.dropout(x, 0.5, training=False) is x
     assert torch.equal(outgrad.dropout(x, 1.0), torch.zeros(3))
+
+
+# --- The order in which elements lie --------------------------------------------------------------
+
+
+def layouts(dtype=torch.float32):
+    """Tensors whose elements lie in any order: dense ones, channels_last among them, some with dimensions of
+    one element, and such as are parts of others."""
+    generator = torch.Generator().manual_seed(7)
+    random = lambda *size: torch.randn(size, generator=generator).to(dtype)  # noqa: E731
+    for size in ((2, 3, 4, 5), (2, 1, 4, 5), (2, 3, 1, 1), (1, 3, 4, 5)):
+        yield random(*size).to(memory_format=torch.channels_last)
+    yield random(2, 3, 2, 4, 5).to(memory_format=torch.channels_last_3d)
+    for order in itertools.permutations(range(3)):
+        yield random(3, 4, 5).permute(order)
+        yield random(3, 4, 5, 2)[..., 0].permute(order)
+        yield random(3, 8, 5).permute(order)[:, 1::2]
+    yield random(0, 3, 4, 5).to(memory_format=torch.channels_last)
+
+
+def strides(x):
+    """Of the dimensions in which a second element lies somewhere."""
+    return [stride for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1 and x.numel() > 0]
+
+
+def orders_of(dy):
+    """A gradient's elements in other orders."""
+    yield dy
+    yield dy.contiguous()
+    yield dy.permute(*reversed(range(dy.dim()))).contiguous().permute(*reversed(range(dy.dim())))
+
+
+def copies_in(call):
+    """How often a call brings a tensor into another order, in operators too."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        call()
+    return [event.name for event in profile.events()].count("aten::clone")
+
+
+@pytest.mark.parametrize("store", ["y+bit", "parity", "code:4", "e4m3+bit"])
+@pytest.mark.parametrize("name", ["gelu", "silu"])
+def test_a_result_lies_as_pytorchs_and_has_the_bits_of_a_contiguous_one(name, store):
+    operation = functools.partial(getattr(outgrad, name), store=store)
+    for x in layouts(torch.bfloat16):
+        dy = torch.linspace(-1, 1, x.numel()).to(x.dtype).view(x.shape)
+        want = gradients(operation, x.contiguous(), dy=dy)
+        for each in orders_of(dy):
+            leaf = x.detach().requires_grad_()
+            y = operation(leaf)
+            assert strides(y) == strides(EXACT.get(name, F.gelu)(x))
+            (dx,) = torch.autograd.grad(y, leaf, each)
+            assert strides(dx) == strides(y) and torch.equal(y, want[0]) and torch.equal(dx, want[1])
+
+
+@pytest.mark.parametrize("name", outgrad.ACTIVATIONS)
+def test_gradients_of_permuted_and_expanded_tensors_are_pytorchs(name):
+    """An expanded tensor is copied, and its result is contiguous."""
+    expanded = torch.randn(3, 1, 5, generator=torch.Generator().manual_seed(1)).expand(3, 4, 5)
+    for x in (*layouts(), expanded):
+        dy = torch.linspace(-1, 1, x.numel()).view(x.shape)
+        found = gradients(lambda x: getattr(outgrad, name)(x.expand(3, 4, 5) if x is expanded else x), x,
+            dy=dy)
+        want = gradients(EXACT.get(name, F.gelu), x.double(), dy=dy.double())
+        for a, b in zip(found, want, strict=True):
+            assert (a - b).abs().max() < 1e-4 if a.numel() else a.shape == b.shape
+    assert getattr(outgrad, name)(expanded).is_contiguous()
+
+
+@pytest.mark.parametrize("store", ["y+bit", "code:4", "dither:2", "e4m3+bit", "mxfp8+bit"])
+def test_of_a_dense_tensor_nothing_is_copied(store):
+    x = torch.randn(2, 8, 6, 4).to(memory_format=torch.channels_last).requires_grad_()
+    assert x.permute(0, 2, 3, 1).is_contiguous()
+    ways = {"activation": functools.partial(outgrad.gelu, store=store), "dropout": outgrad.dropout,
+        "gate": lambda x: outgrad.gated(x, x), "norm": lambda x: outgrad.layer_norm(x.permute(0, 2, 3, 1), 8)}
+    for way, operation in ways.items():
+        y = operation(x)
+        other = torch.ones(y.shape[::-1]).permute(3, 2, 1, 0)
+        for dy, copies in ((torch.ones_like(y), 0), (other, 1)):
+            assert copies_in(lambda: operation(x)) == 0, way
+            assert copies_in(lambda y=operation(x), dy=dy: torch.autograd.grad(y, x, dy)) == copies, way
+
+
+def test_a_gated_pair_lies_as_its_first_factor():
+    for a, b in zip(layouts(), layouts(), strict=True):
+        for other in orders_of(b + 1):
+            found = gradients(lambda a, b: outgrad.gated(a, b), a, other)
+            want = gradients(lambda a, b: outgrad.gated(a, b), a.contiguous(), other.contiguous())
+            assert all(map(torch.equal, found, want)) and strides(found[0]) == strides(F.silu(a))
+
+
+def test_dropout_counts_elements_as_they_lie():
+    """And so both passes drop the same ones, in whatever order the gradient lies."""
+    for x in layouts():
+        leaf = torch.ones_like(x).requires_grad_()
+        torch.manual_seed(3)
+        y = outgrad.dropout(leaf, 0.5)
+        assert strides(y) == strides(leaf)
+        for dy in orders_of(torch.ones(x.shape)):
+            assert torch.equal(torch.autograd.grad(y, leaf, dy, retain_graph=True)[0], y)
+        torch.manual_seed(3)
+        flat = outgrad.dropout(torch.ones(x.numel()), 0.5)
+        assert torch.equal(y.detach().as_strided((y.numel(),), (1,)), flat)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiled_results_lie_as_those_of_eager_mode(dynamic):
+    def both(x):
+        return outgrad.dropout(outgrad.gelu(x, store="code:4") + outgrad.silu(x), 0.5)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(both, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for shape in ((2, 3, 4, 5), (3, 3, 6, 5)):
+        x = torch.randn(shape).to(memory_format=torch.channels_last)
+        torch.manual_seed(5)
+        want = gradients(both, x)
+        torch.manual_seed(5)
+        for a, b in zip(gradients(compiled, x), want, strict=True):
+            assert torch.equal(a, b) and a.stride() == b.stride() == x.stride()
 
 
 # --- How autograd is used -------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 docs/train_with_it.md, whose code runs here."""
 
 import copy
+import functools
 import inspect
 import math
 import os
@@ -14,6 +15,7 @@ import torch
 import transformers
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.utils import parametrize
 from transformers import activations
 from transformers.models.bloom.modeling_bloom import BloomGelu
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
@@ -302,6 +304,88 @@ def test_patching_twice_and_undoing_nothing_are_harmless():
     single = nn.GELU()
     outgrad.patch(single)
     assert type(single) is outgrad.GELU
+
+
+class Doubled(nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+def test_unpatch_leaves_what_others_have_derived_of_a_class():
+    """A parametrization derives a class from that of its module; in a block the class has no other parent."""
+    model = model_of("bert").eval()
+    want = copy.deepcopy(model)
+    outgrad.patch(model)
+    layers = [m.get_submodule("bert.encoder.layer.0") for m in (want, model)]
+    for layer in layers:
+        layer.blocks_own = nn.Parameter(torch.ones(2))
+        for module, name in ((layer.output.LayerNorm, "weight"), (layer, "blocks_own"),
+                (layer.output.LayerNorm, "bias")):
+            parametrize.register_parametrization(module, name, Doubled())
+    example = example_of("bert")
+    model(**example)
+    outgrad.unpatch(model)
+    assert torch.equal(model(**example).logits, want(**example).logits)
+    for module, of_want in zip(model.modules(), want.modules(), strict=True):
+        assert type(module).__name__ == type(of_want).__name__ and not patching._is_patched(module)
+        assert [kind for kind in type(module).__mro__ if "outgrad" in kind.__module__] == []
+    for layer in layers:
+        assert torch.equal(layer.blocks_own, torch.full((2,), 2.0))
+        for module, name in ((layer.output.LayerNorm, "weight"), (layer.output.LayerNorm, "bias")):
+            parametrize.remove_parametrizations(module, name)
+    assert type(layers[1].output.LayerNorm) is nn.LayerNorm
+    assert torch.equal(copy.deepcopy(model)(**example).logits, want(**example).logits)
+
+
+def test_unpatch_leaves_hooks_in_place_of_a_forward():
+    """As accelerate's add_hook_to_module sets them, and as its remove_hook_from_module leaves them."""
+    x = torch.randn(4, 8)
+    for removed in (False, True):
+        model = nn.Sequential(nn.LayerNorm(8), nn.GELU())
+        want, calls = model(x), []
+        outgrad.patch(model)
+        for module in model:
+
+            def with_hook(module, *args):
+                calls.append(type(module).__module__)
+                return module._old_forward(*args)
+
+            module._old_forward = module.forward
+            module.forward = functools.update_wrapper(functools.partial(with_hook, module), module.forward)
+            if removed:
+                module.forward = module.__dict__.pop("_old_forward")
+        model(x)
+        outgrad.unpatch(model)
+        assert torch.equal(model(x), want) and [type(m) for m in model] == [nn.LayerNorm, nn.GELU]
+        of_torch = [nn.LayerNorm.__module__, nn.GELU.__module__]
+        assert calls == ([] if removed else ["outgrad.modules"] * 2 + of_torch)
+
+
+def test_what_unpatch_cannot_free_stays_patched_with_a_warning():
+    x = torch.randn(4, 8)
+    model = nn.Sequential(nn.LayerNorm(8), nn.GELU(), nn.SiLU(), nn.Mish())
+    outgrad.patch(model)
+    before = model[0].forward
+    model[0].forward = lambda x: 2 * before(x)
+
+    class Named(type(model[1])):
+        def forward(self, x):
+            return super().forward(x) + 1
+
+    class Own(nn.Module):
+        def forward(self, x):
+            return x
+
+    model[1].__class__, model[2].__class__ = Named, Own
+    want = model[:3](x)
+    with pytest.warns(UserWarning) as said:
+        assert outgrad.unpatch(model) is model
+    assert [str(one.message) for one in said] == [
+        "outgrad.unpatch: 0 stays patched: its forward was replaced since, by a function that may call ours",
+        f"outgrad.unpatch: 1 stays patched: another library has made its class {Named.__qualname__} of ours",
+    ]
+    assert [type(m) for m in model] == [outgrad.LayerNorm, Named, Own, nn.Mish]
+    assert torch.equal(model[:3](x), want) and not patching._is_patched(model[2])
 
 
 def test_bad_arguments_are_named_and_nothing_is_patched():

@@ -635,8 +635,10 @@ def test_transforms_second_derivatives_and_shapes(store):
         with pytest.raises(RuntimeError, match="second derivative"):
             torch.autograd.grad(y.sum() + dx.sum(), leaf)
     wide = torch.randn(64, 8).bfloat16().t()
-    assert all(torch.equal(a, b)
-        for a, b in zip(gradients(operation, wide), gradients(operation, wide.contiguous()), strict=True))
+    want = gradients(operation, wide.contiguous())
+    if store in ("dither:2", "dither:3", "mxfp8+bit"):  # what an element's place in memory decides
+        want = gradients(lambda x: operation(x.t()).t(), wide)
+    assert all(torch.equal(a, b) for a, b in zip(gradients(operation, wide), want, strict=True))
     leaf = x.clone().requires_grad_()
     operation(leaf).sum().backward()  # an expanded dy
     assert torch.equal(leaf.grad, gradients(operation, x, dy=torch.ones_like(x))[1])

@@ -1,0 +1,121 @@
+"""Graphs of torch.export that are trained: their gradients are those of eager mode, to the bit."""
+
+import pytest
+import torch
+from torch import nn
+
+import outgrad
+from outgrad import library
+
+FORWARDS = [name for name in library._OPERATORS if "forward" in name or name == "dropout"]
+
+
+class Of(nn.Module):
+    """A function of x and of a weight and a bias, as a module behind and before a Linear."""
+
+    def __init__(self, function):
+        super().__init__()
+        torch.manual_seed(2)
+        self.function, self.before, self.behind = function, nn.Linear(64, 64), nn.Linear(64, 64)
+        self.weight, self.bias = nn.Parameter(torch.rand(64) + 0.5), nn.Parameter(torch.randn(64))
+
+    def forward(self, x):
+        found = self.function(self.before(x), self.weight, self.bias)
+        return self.behind(found) if isinstance(found, torch.Tensor) else self.behind(found[0]) * found[1]
+
+
+OPERATIONS = {
+    **{name: lambda x, w, b, name=name: getattr(outgrad, name)(x) for name in outgrad.ACTIVATIONS},
+    **{store: lambda x, w, b, store=store: outgrad.silu(x, store=store)
+    for store in ("code:4", "dither:2", "e4m3+bit")},
+    "parity": lambda x, w, b: outgrad.silu(x.bfloat16(), store="parity").float(),
+    "channels_last": lambda x, w, b: outgrad.gelu(x.view(2, 4, 8, 8).permute(0, 3, 1, 2), store="code:4")
+    .reshape(8, 64),
+    "layer_norm": lambda x, w, b: outgrad.layer_norm(x, 64, w, b),
+    "rms_norm": lambda x, w, b: outgrad.rms_norm(x, 64, w.half()),
+    "norm in 8 bits": lambda x, w, b: outgrad.layer_norm(x, 64, w, b, store="int8"),
+    "dropout": lambda x, w, b: outgrad.dropout(x, 0.25),
+    "gated": lambda x, w, b: outgrad.gated(x, x * w),
+    "packed": lambda x, w, b: outgrad.gated(torch.cat((x, x * w), 1), activation="gelu"),
+    "gated_linear": lambda x, w, b: outgrad.gated_linear(x, x * w, w.diag(), b),
+    "add_layer_norm": lambda x, w, b: outgrad.add_layer_norm(x, x * 2, 64, w, b),
+    "dropout_add_rms_norm": lambda x, w, b: outgrad.dropout_add_rms_norm(x, x * 2, 64, w, 0.25),
+    "linear_gelu": lambda x, w, b: outgrad.linear_gelu(x, w.diag(), b),
+    "linear_activation": lambda x, w, b: outgrad.linear_activation(x, w.diag(), b, "mish"),
+    "softmax": lambda x, w, b: outgrad.softmax(x, 0),
+}
+
+
+def gradients(model, x):
+    """The result, and the gradient of each parameter, where None is one that reaches nothing."""
+    torch.manual_seed(5)
+    y = model(x)
+    dy = torch.linspace(-1, 1, y.numel()).view(y.shape)
+    return y, *torch.autograd.grad(y, [*dict(model.named_parameters()).values()], dy, allow_unused=True)
+
+
+def assert_equal(found, want):
+    assert any(a is not None for a in want)
+    for a, b in zip(found, want, strict=True):
+        assert a is b is None or torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_exported_graph_has_the_gradients_of_eager_mode(name):
+    model, x = Of(OPERATIONS[name]), torch.randn(8, 64)
+    graph = torch.export.export(model, (x,), strict=False)
+    called = {node.target for node in graph.graph.nodes if node.op == "call_function"}
+    assert called & {*library._EXPORTED.values()} and not called & library._EXPORTED.keys()
+    want = gradients(model, x)
+    if name == "e4m3+bit":  # which such a graph does not keep
+        want = gradients(Of(OPERATIONS["silu"]), x)
+    assert_equal(gradients(graph.module(), x), want)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_patched_model_is_trained_after_export_and_a_file(strict, tmp_path):
+    model = nn.Sequential(nn.Linear(8, 64), nn.SiLU(), nn.Dropout(0.25), nn.LayerNorm(64), nn.Linear(64, 8))
+    with torch.no_grad():
+        model[3].weight[5] = 0.0
+    x = torch.randn(16, 8)
+    outgrad.patch(model, x)
+    want = gradients(model, x)
+    batch = {0: torch.export.Dim("batch", min=2)}
+    torch.export.save(torch.export.export(model, (x,), dynamic_shapes=(batch,), strict=strict),
+        tmp_path / "model.pt2")
+    loaded = torch.export.load(tmp_path / "model.pt2").module()
+    assert_equal(gradients(loaded, x), want)
+    assert_equal(gradients(loaded, x[:5]), gradients(model, x[:5]))
+    compiled = torch.compile(loaded, backend="aot_eager")
+    assert_equal(gradients(compiled, x)[1:], want[1:])
+
+
+def test_a_second_derivative_is_refused():
+    x = torch.randn(8, 64)
+    model = torch.export.export(Of(OPERATIONS["gelu"]), (x,)).module()
+    weight = model.before.weight
+    (dx,) = torch.autograd.grad(model(x).pow(2).sum(), weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="second derivative"):
+        dx.sum().backward()
+
+
+def test_every_operator_of_a_forward_pass_has_a_derivative_there_and_none_in_eager_mode():
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    assert len(FORWARDS) > 8
+    for name in FORWARDS:
+        assert has(f"outgrad_exported::{name}", "Autograd") and not has(f"outgrad::{name}", "Autograd"), name
+
+
+def test_pytorchs_checker_has_no_objection():
+    x, weight = torch.randn(4, 64, requires_grad=True), torch.ones(64, requires_grad=True)
+    ops = torch.ops.outgrad_exported
+    code = library.STORES["code"].number
+    for operator, values in (
+        (ops.activation_forward.default, (x, 0)),
+        (ops.store_forward.default, (x, 0, code, 4)),
+        (ops.norm_forward.default, (x, 64, weight, None, 1e-5, True, None)),
+        (ops.norm_forward_of_sum.default, (x, x * 2, 64, weight, weight * 2, 1e-5, False, None, None, 0.0,
+        True)),
+        (ops.gated_forward.default, (x, x * 2, 0)),
+    ):
+        assert set(torch.library.opcheck(operator, values).values()) == {"SUCCESS"}, operator
