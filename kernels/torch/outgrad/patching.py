@@ -520,7 +520,10 @@ def _without_ours(kind, was):
     if None in bases or any("__class__" in one.__code__.co_freevars for one in own.values()
             if isinstance(one, types.FunctionType)):
         return None
-    return type(kind)(kind.__name__, tuple(bases), own)
+    name = kind.__name__
+    for before, base in zip(kind.__bases__, bases, strict=True):
+        name = name.replace(before.__name__, base.__name__)
+    return type(kind)(name, tuple(bases), own)
 
 
 def _restore(module):

@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
 from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,
     SequenceParallel, parallelize_module)
@@ -106,11 +107,24 @@ def sequence_parallel(mesh, results):
     results["channels"] = layers["norm"].side_channels().tolist()
 
 
+def unpatched(mesh, results):
+    """What unpatch leaves of a model that FSDP2 has had since patch: its classes over the modules' own."""
+    layers = nn.Sequential(*model().values())
+    outgrad.patch(layers)
+    fully_shard(layers[0])
+    fully_shard(layers)
+    layers(values()[0])
+    outgrad.unpatch(layers)
+    layers(values()[0]).pow(2).mean().backward()
+    results["unpatched"] = [type(each).__name__ for each in layers.modules()]
+    results["unpatched gradients"] = [p.grad.full_tensor() for p in layers.parameters()]
+
+
 def worker(rank, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=WORLD)
     mesh, results = init_device_mesh("cpu", (WORLD,)), {}
-    for each in (operations, dropouts, refusals, sequence_parallel):
+    for each in (operations, dropouts, refusals, sequence_parallel, unpatched):
         each(mesh, results)
     torch.save(results, f"{folder}/{rank}")
     dist.destroy_process_group()
@@ -161,3 +175,13 @@ def test_a_patched_model_trains_in_sequence_parallel(by_rank):
         assert results["channels"] == [5]
         for a, b in zip(results["model"], [found, *(p.grad for p in layers.parameters())], strict=True):
             assert torch.allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_fsdp2s_classes_stay_after_unpatch(by_rank):
+    layers = nn.Sequential(*model().values())
+    layers(values()[0]).pow(2).mean().backward()
+    for results in by_rank:
+        assert results["unpatched"] == ["FSDPSequential", "FSDPLayerNorm", "Linear", "GELU", "Linear",
+            "Dropout", "RMSNorm"]
+        for a, b in zip(results["unpatched gradients"], layers.parameters(), strict=True):
+            assert torch.allclose(a, b.grad, rtol=1e-4, atol=1e-6)
