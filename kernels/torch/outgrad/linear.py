@@ -103,7 +103,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     "rows:P", P from 1 to 99: of the n rows of x ceil(n P / 100), drawn at random, so that the gradient of
     weight has the exact one as its mean (rows.py has its variance). They are drawn in proportion to their
     norms, times row_weights if given, such as norms that rows of y's gradient had. "rows:P+e4m3" and
-    "rows:P+e5m2" keep these rows in 8 bits, or all of x where others keep that in this format. Each call
+    "rows:P+e5m2" keep these rows in 8 bits, or all of x, as "e4m3", where others keep that. Each call
     draws a seed from PyTorch's generator, also where no gradient is recorded, so that checkpointing repeats
     it. What is no finite number, in x or in the gradient of y, makes the gradient of weight NaN.
 
