@@ -108,20 +108,25 @@ class TanhGELU(nn.Module):
 
 
 class Recipe:
-    """Which classes a layer is made of, its attention, and the norms' type under autocast."""
+    """Which classes a layer is made of, its attention, the norms' type under autocast, and what our modules
+    keep: {"linear", "gelu" or "norm": store}."""
 
-    def __init__(self, ours, attention, norms="fp32"):
-        self.ours, self.attention, self.norms = ours, attention, norms
+    def __init__(self, ours, attention, norms="fp32", stores=None):
+        self.ours, self.attention, self.norms, self.stores = ours, attention, norms, stores or {}
         package = outgrad if ours else nn
         self.layer_norm, self.dropout = package.LayerNorm, package.Dropout
 
+    def linear(self, *sizes):
+        return outgrad.Linear(*sizes, store=self.stores["linear"]) if self.stores else nn.Linear(*sizes)
+
     def gelu(self, tanh):
+        store = {"store": self.stores["gelu"]} if self.stores else {}
         if tanh:
-            return outgrad.GELU("tanh") if self.ours else TanhGELU()
-        return outgrad.GELU() if self.ours else nn.GELU()
+            return outgrad.GELU("tanh", **store) if self.ours else TanhGELU()
+        return outgrad.GELU(**store) if self.ours else nn.GELU()
 
     def norm(self, columns):
-        made = self.layer_norm(columns, eps=1e-12)
+        made = self.layer_norm(columns, eps=1e-12, **({"store": self.stores["norm"]} if self.stores else {}))
         if isinstance(made, outgrad.LayerNorm):
             made.norms = self.norms
         return made
@@ -132,6 +137,9 @@ EAGER_FLASH = Recipe(False, flash_attention)
 OURS_FLASH = Recipe(True, flash_attention)
 OURS_FLASH_BF16_NORMS = Recipe(True, flash_attention, "autocast")
 OURS_SOFTMAX = Recipe(True, softmax_attention)
+OURS_ROWS, OURS_ROWS_E4M3 = (
+    Recipe(True, flash_attention, stores={"linear": linear, "gelu": "code:4", "norm": "e4m3"})
+    for linear in ("rows:30", "rows:30+e4m3"))
 
 
 class Layer(nn.Module):
@@ -140,8 +148,8 @@ class Layer(nn.Module):
     def __init__(self, recipe, columns=1024, heads=16, before=False):
         super().__init__()
         self.heads, self.attention, self.before = heads, recipe.attention, before
-        self.q, self.k, self.v, self.out = (nn.Linear(columns, columns) for _ in range(4))
-        self.up, self.down = nn.Linear(columns, 4 * columns), nn.Linear(4 * columns, columns)
+        self.q, self.k, self.v, self.out = (recipe.linear(columns, columns) for _ in range(4))
+        self.up, self.down = recipe.linear(columns, 4 * columns), recipe.linear(4 * columns, columns)
         self.norm1, self.norm2 = recipe.norm(columns), recipe.norm(columns)
         self.gelu, self.drop = recipe.gelu(tanh=before), recipe.dropout(P)
 
@@ -314,6 +322,8 @@ def layers_table():
         "ours + flash, bf16 norms": (OURS_FLASH_BF16_NORMS, kept_eager),
         "ours + flash, compiled": (OURS_FLASH, kept_compiled),
         "ours + flash, bf16 norms, compiled": (OURS_FLASH_BF16_NORMS, kept_compiled),
+        "ours + flash, rows:30, code:4, norms in e4m3": (OURS_ROWS, kept_eager),
+        "ours + flash, rows:30+e4m3, code:4, norms in e4m3": (OURS_ROWS_E4M3, kept_eager),
     }
     return {
         order: {

@@ -301,7 +301,12 @@ def probe(task, model, batch, other, ways=WAYS):
     return found
 
 
-def run(of_task, seed, way, steps, probed_ways=WAYS):
+def take(model, way):
+    for a in activations(model):
+        a.take(way)
+
+
+def run(of_task, seed, way, steps, probed_ways=WAYS, take=take, probe=probe):
     """One run: where its validation ended, and the probes along the exact way."""
     torch.set_num_threads(1)
     task = of_task(seed)
@@ -311,8 +316,7 @@ def run(of_task, seed, way, steps, probed_ways=WAYS):
         with torch.no_grad():
             weight = next(model.parameters())
             weight[0, 0] = torch.nextafter(weight[0, 0], torch.tensor(math.inf))
-    for a in activations(model):
-        a.take(way)
+    take(model, way)
     optimizer = torch.optim.Adam(model.parameters(), RATE, fused=True)
     rate = lambda k: min(1, (k + 1) / WARM_UP) * (0.501 + 0.5 * math.cos(math.pi * k / steps))  # noqa: E731
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)

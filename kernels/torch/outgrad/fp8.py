@@ -6,11 +6,11 @@ NaNs stay NaN; neither has part in the scale. Each step is an operator, so that 
 gives, and not what it is made of.
 
 Who makes codes of a tensor that others read offers them (offer, offered): an activation or a norm those of
-its y, and a Linear those of its x, so that all of them keep one storage. An offer holds for one tensor as
-long as this has the values that it had: it is refused after every change that PyTorch counts, for another
-storage or shape, and for any other tensor that was made of this one. It keeps neither the tensor nor codes
-that no graph keeps. What PyTorch does not count is what its own autograd does not notice either: a change
-through .data, or by another library.
+its y, and a Linear those of its x, or rows of it, so that all of them keep one storage. An offer holds for
+one tensor as long as this has the values that it had: it is refused after every change that PyTorch counts,
+for another storage or shape, and for any other tensor that was made of this one. It keeps neither the tensor
+nor codes that no graph keeps. What PyTorch does not count is what its own autograd does not notice either: a
+change through .data, or by another library.
 """
 
 import torch
@@ -99,26 +99,27 @@ def _state(x):
     return x._version, x.shape, x.stride(), x.storage_offset(), x.dtype
 
 
-def offer(x, codes, scale, fp8, step=False):
-    """Says of x, until it changes, that these are its codes. step: of a norm (kernels/norm_store.h), whose
-    scale s, the four bytes of a float32, is what x was divided by and not what it was multiplied by."""
+def offer(x, what, *kept, step=False):
+    """Says of x, until it changes, that these tensors are what is kept of it: for a format of 8 bits its
+    codes and their scale. step: of a norm (kernels/norm_store.h), whose scale s, the four bytes of a float32,
+    is what x was divided by and not what it was multiplied by."""
     if _can_have_offers(x):
         # As long as there is a weak reference to its storage, no other storage has the same number.
-        _offers[x] = (fp8, TensorWeakRef(codes), TensorWeakRef(scale), step,
+        _offers.setdefault(x, {})[what] = ([TensorWeakRef(one) for one in kept], step,
             StorageWeakRef(x.untyped_storage()), _state(x))
 
 
-def offered(x, fp8):
-    """(codes, scale) that hold for x now, or None."""
-    if not _can_have_offers(x) or (offer := _offers.get(x)) is None:
+def offered(x, what):
+    """What of this kind was offered and holds for x now, or None."""
+    if not _can_have_offers(x) or (entry := _offers.get(x, {}).get(what)) is None:
         return None
-    of, codes, scale, step, storage, state = offer
-    if of != fp8 or x.untyped_storage()._cdata != storage.cdata or _state(x) != state:
+    kept, step, storage, state = entry
+    if x.untyped_storage()._cdata != storage.cdata or _state(x) != state:
         return None
-    found = codes(), scale()
+    found = tuple(one() for one in kept)
     if any(one is None for one in found):
         return None  # no graph keeps them any more
     if step:  # the first who asks makes RN(1 / s), and those after it find it here
         found = found[0], found[1].view(torch.float32).reciprocal()
-        _offers[x] = of, codes, TensorWeakRef(found[1]), False, storage, state
+        offer(x, what, *found)
     return found

@@ -294,7 +294,7 @@ def _keeping(name, index, store):
 
     def function(x):
         y, scale, codes = operation(x)
-        fp8.offer(y, codes, scale, number)
+        fp8.offer(y, number, codes, scale)
         return y
 
     return function
@@ -570,7 +570,7 @@ def _norm_keeping_8_bits(name, word):
     def function(*inputs):
         y, codes, scales = operation(*inputs)
         if word in library.FP8:
-            fp8.offer(y, codes, scales, store, step=True)
+            fp8.offer(y, store, codes, scales, step=True)
         return y
 
     return function

@@ -1,4 +1,4 @@
-"""Linear whose backward pass reads its input in 8 bits.
+"""Linear whose backward pass reads its input in 8 bits, or some rows of it.
 
 The gradient of its weight is dW = dy^T x. Of x, codes in e4m3 or e5m2 at one scale are kept (fp8.py), and dW'
 = dy^T x' is computed from what they stand for. With v the unit roundoff of the 8 bits (2^-4 in e4m3, 2^-3 in
@@ -14,63 +14,123 @@ codes are RN(RN(y / s)) for its scale s, and are read here with scale = RN(1 / s
 2^-23 |x| more, which v |x| has room for: rounding to e4m3 moves no number above its subnormal ones by more
 than v / (1 + v) of it, and below that t / (2 scale) is the bound alone. y and the gradients of x and of the
 bias are PyTorch's own.
+
+Of rows drawn at random (rows.py) those are kept that were drawn, each over its probability p, in x's type or
+in 8 bits; and dW' = dy^T x' over them. Its mean is dW, but that each x / p is rounded as x is above. So a
+Linear's other gradients are exact, and that of its weight has a variance instead of a bound.
 """
 
-from typing import Literal
+import math
 
 import torch
 
-from . import fp8, functional, library
+from . import fp8, functional, library, rows, stores
 
 
-def _compute(x, weight, bias, codes, scale, of):
+def _compute(x, weight, bias, kept, index, scale, of):
     return (torch.nn.functional.linear(x, weight, bias),)
 
 
 def _keep(ctx, inputs, outputs):
-    _, weight, _, codes, scale, ctx.of = inputs
-    ctx.save_for_backward(codes, scale, weight, outputs[-1])
+    _, weight, _, *kept, ctx.of = inputs
+    ctx.save_for_backward(*kept, weight, outputs[-1])
 
 
 def _gradients(ctx, saved, dy):
-    codes, scale, weight, _ = saved
+    kept, index, scale, weight, _ = saved
     for_x, for_weight, for_bias = ctx.needs_input_grad[:3]
-    rows = dy.reshape(-1, weight.shape[0])
-    x = fp8.decode(codes, scale, ctx.of, dy.dtype).view(-1, weight.shape[1]) if for_weight else None
-    return (dy @ weight if for_x else None, rows.T @ x if for_weight else None,
-        rows.sum(0) if for_bias else None, None, None, None)
+    of_rows, dweight = dy.reshape(-1, weight.shape[0]), None
+    if for_weight:
+        x = kept if ctx.of is None else fp8.decode(kept, scale, ctx.of, dy.dtype).view(-1, weight.shape[1])
+        dweight = (of_rows if index is None else of_rows.index_select(0, index)).T @ x
+        if index is not None:  # what is no number in a row that was not drawn is in dW, too
+            dweight += (of_rows * 0).sum(0)[:, None]
+    return (dy @ weight if for_x else None, dweight, of_rows.sum(0) if for_bias else None, None, None, None,
+        None)
 
 
-def _codes_of(x, of):
-    found = fp8.offered(x, of)
-    if found is None:
-        values = x.detach()
-        scale = fp8.scale_of(values, of, fp8.LEAST)
-        found = fp8.encode(values, scale, of), scale
-        fp8.offer(x, *found, of)
-    return found
-
-
+# of (x, weight, bias, what is kept, which rows it is of, the codes' scale, their format); of all rows, and of
+# no codes, the latter are None
 _linear = functional._Operation("linear", _compute, _keep, _gradients, without_y=True)
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None,
-        store: Literal["e4m3", "e5m2"] = "e4m3") -> torch.Tensor:
-    """x weight^T + bias. For the gradient of weight it keeps x in 8 bits at one scale, store "e4m3" or
-    "e5m2". If x is the output of an activation or a norm with a store of that format, both keep the same
-    codes, and so do several calls with one x.
+def _codes_of(x, of):
+    values = x.detach()
+    scale = fp8.scale_of(values, of, fp8.LEAST)
+    codes = fp8.encode(values, scale, of)
+    fp8.offer(x, of, codes, scale)
+    return codes, scale
 
-    x is [..., n], weight [m, n] and bias [m], all of one type or under autocast.
-    """
-    if not isinstance(store, str) or store not in library.FP8:
+
+def _rows_of(x, percent, of, dtype, row_weights, seed):
+    """Who reads the same x as others keeps the rows that they keep, whatever its seed."""
+    what = percent, of, dtype
+    found = fp8.offered(x, what) if row_weights is None else None
+    if found is None:
+        n = math.prod(x.shape[:-1])
+        found = rows.sample(x.detach().reshape(n, x.shape[-1]),
+            None if row_weights is None else row_weights.detach(), seed, -(-n * percent // 100),
+            dtype if of is None else torch.float32)
+        if of is not None:
+            scale = fp8.scale_of(found[0], of, fp8.LEAST)
+            found = fp8.encode(found[0], scale, of), found[1], scale
+        if row_weights is None:
+            fp8.offer(x, what, *found)
+    return found if of is not None else (*found, None)
+
+
+def _expect_rows(x, weight, row_weights):
+    if x.shape[-1:] != weight.shape[1:]:
         raise ValueError(
-            f"outgrad.linear: store is {store!r}, neither {' nor '.join(map(repr, library.FP8))}")
-    of = library.FP8[store]
+            f"outgrad.linear: x of shape {tuple(x.shape)} and weight of shape {tuple(weight.shape)} have no "
+            f"product")
+    if row_weights is None:
+        return
+    if not (isinstance(row_weights, torch.Tensor) and row_weights.is_floating_point()
+            and row_weights.shape == x.shape[:-1] and row_weights.device == x.device):
+        raise ValueError(
+            f"outgrad.linear: row_weights has to be of a floating type and of shape {tuple(x.shape[:-1])} on "
+            f"{x.device}, a number for each row of x")
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, store: str = "e4m3",
+        row_weights: torch.Tensor | None = None) -> torch.Tensor:
+    """x weight^T + bias. For the gradient of weight it keeps what `store` says of x.
+
+    "e4m3" or "e5m2": x in 8 bits at one scale. If x is the output of an activation or a norm with a store of
+    that format, both keep the same codes, and so do several calls with one x.
+
+    "rows:P", P from 1 to 99: of the n rows of x ceil(n P / 100), drawn at random, so that the gradient of
+    weight has the exact one as its mean (rows.py has its variance). They are drawn in proportion to their
+    norms, times row_weights if given, such as norms that rows of y's gradient had. "rows:P+e4m3" and
+    "rows:P+e5m2" keep these rows in 8 bits, or all of x, as "e4m3", where others keep that. Each call
+    draws a seed from PyTorch's generator, also where no gradient is recorded, so that checkpointing repeats
+    it. What is no finite number, in x or in the gradient of y, makes the gradient of weight NaN.
+
+    x is [..., n], weight [m, n] and bias [m], all of one type or under autocast. row_weights is [...], not
+    negative, of any floating type.
+    """
+    if not isinstance(store, str) or store not in stores.OF_LINEARS:
+        raise ValueError(f"outgrad.linear: store is {store!r}, none of {stores.WORDS_OF_LINEARS}")
+    percent, name = stores.OF_LINEARS[store]
+    of = None if name is None else library.FP8[name]
     functional._expect("linear", x=x, weight=weight, bias=bias)
-    if not (torch.is_grad_enabled() and weight.requires_grad):
+    if percent is not None:
+        _expect_rows(x, weight, row_weights)
+    elif row_weights is not None:
+        raise ValueError(f"outgrad.linear: row_weights are for rows:1 to rows:99, store is {store!r}")
+    if not weight.requires_grad:
         return torch.nn.functional.linear(x, weight, bias)  # which keeps no x
-    codes, scale = _codes_of(x, of)
-    if not x.is_meta and torch.is_autocast_enabled(x.device.type):
-        dtype = torch.get_autocast_dtype(x.device.type)
+    seed = None if percent is None else functional.new_seed(x.device)
+    if not torch.is_grad_enabled():
+        return torch.nn.functional.linear(x, weight, bias)
+    autocast = not x.is_meta and torch.is_autocast_enabled(x.device.type)
+    dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
+    codes = None if of is None else fp8.offered(x, of)
+    if percent is not None and codes is None:
+        kept, index, scale = _rows_of(x, percent, of, dtype, row_weights, seed)
+    else:
+        index, (kept, scale) = None, codes or _codes_of(x, of)
+    if autocast:
         x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
-    return _linear(x, weight, bias, codes, scale, of)
+    return _linear(x, weight, bias, kept, index, scale, of)

@@ -465,8 +465,8 @@ class _WithStore:
 
 
 class Linear(_WithStore, nn.Linear):
-    """nn.Linear that keeps its input in 8 bits, store e4m3 or e5m2, or as PyTorch does, store x
-    (linear.py)."""
+    """nn.Linear that keeps its input in 8 bits, store e4m3 or e5m2, or rows of it that are drawn at random,
+    rows:1 to rows:99 percent, also with +e4m3 or +e5m2, or as PyTorch does, store x (linear.py)."""
 
     kind = "linear"
     store = stores.OTHERS[kind][0]
@@ -475,10 +475,17 @@ class Linear(_WithStore, nn.Linear):
         return super().forward(x) if self._as_pytorch else linear(x, self.weight, self.bias, self.store)
 
     def _bound(self, dtype):
-        of = library.FP8[self.store]
-        relative, absolute = (_power_of_two(each) for each in (fp8.UNIT_ROUNDOFF[of], fp8.HALF_SUBNORMAL[of]))
-        u = "u" if dtype is None else _power_of_two(functional.UNIT_ROUNDOFF[dtype])
-        return f"storing x moves it by at most ({relative} + 3 {u}) |x| + {absolute} / scale"
+        percent, name = stores.OF_LINEARS[self.store]
+        relative, absolute = "u" if dtype is None else _power_of_two(functional.UNIT_ROUNDOFF[dtype]), ""
+        if name is not None:
+            of = library.FP8[name]
+            relative = f"({_power_of_two(fp8.UNIT_ROUNDOFF[of])} + 3 {relative})"
+            absolute = f" + {_power_of_two(fp8.HALF_SUBNORMAL[of])} / scale"
+        moved = f"storing x moves it by at most {relative} |x|{absolute}"
+        if percent is None:
+            return moved
+        return (f"the mean of dW' is dW, and E |dW' - dW|^2 <= sum |x| sum |x| |dy|^2 / k with k = "
+            f"{percent}% of the rows, but that {moved}")
 
 
 class Softmax(_WithStore, nn.Softmax):

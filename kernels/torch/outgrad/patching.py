@@ -361,8 +361,9 @@ def patch(model: nn.Module, example: torch.Tensor | tuple[Any, ...] | list[Any]
     generators and the model's buffers are afterwards as they were before. norms: the type of norms under
     autocast, "fp32", or "autocast" for autocast's type. store: what activations keep, one of outgrad.stores
     for all, or {activation: store}, where those that are not named keep y+bit. The mapping may also name
-    "linear", whose Linear modules then get a class of ours that keeps x in 8 bits, "softmax" likewise, and
-    "norm", whose y is then kept in 8 bits. Call patch before a model is wrapped for several processes.
+    "linear", whose Linear modules then get a class of ours that keeps x in 8 bits or some of its rows,
+    "softmax" likewise, and "norm", whose y is then kept in 8 bits. Call patch before a model is wrapped for
+    several processes.
     """
     _expect(model, example, norms)
     by_kind = stores.by_kind(store)

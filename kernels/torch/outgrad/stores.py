@@ -21,8 +21,9 @@ A norm keeps y, or in its place y in 8 bits, on CPUs alone:
 
 kernels/c/outgrad.h states the contract of each.
 
-A Linear keeps x in its own type, or in e4m3 or e5m2 with one scale a tensor (linear.py). A softmax keeps its
-output p, or its logarithm in codes of 8 bits (softmax.py).
+A Linear keeps x in its own type, or in e4m3 or e5m2 with one scale a tensor, or of the rows of x as many in
+a hundred as rows:1 to rows:99 say, drawn at random (linear.py, rows.py); with +e4m3 or +e5m2 these are in 8
+bits. A softmax keeps its output p, or its logarithm in codes of 8 bits (softmax.py).
 """
 
 import collections.abc
@@ -45,11 +46,19 @@ STORES = {
 # What norms keep: the y of the next layer, or y in 8 bits.
 DEFAULT_OF_NORMS = "y"
 OF_NORMS = (DEFAULT_OF_NORMS, *library.NORM_STORES)
+# What a Linear keeps in place of x: of how many rows in a hundred (None: of all), and in which of library.FP8
+# (None: in x's type).
+OF_LINEARS: dict[str, tuple[int | None, str | None]] = {
+    **{of: (None, of) for of in library.FP8},
+    **{f"rows:{percent}" + (f"+{of}" if of else ""): (percent, of)
+    for of in (None, *library.FP8) for percent in range(1, 100)},
+}
 # What modules keep that are no activations; the first is the default.
-OTHERS = {"linear": ("x", *library.FP8), "softmax": ("p", "log2:8"), "norm": OF_NORMS}
+OTHERS = {"linear": ("x", *OF_LINEARS), "softmax": ("p", "log2:8"), "norm": OF_NORMS}
 _WORDS = (
     "y+bit, parity, code:1 to code:8, dither:2, dither:3, mxfp8+bit, e4m3, e4m3+bit, e4m3+2bits and the same "
     "with e5m2")
+WORDS_OF_LINEARS = f"{', '.join(library.FP8)}, rows:1 to rows:99, and these with +e4m3 or +e5m2"
 
 
 def is_dithered(store):
@@ -77,7 +86,8 @@ def why_not(activation, store):
 def why_not_other(kind, store):
     """Why a kind of modules of OTHERS cannot have this store; None if it can."""
     if not isinstance(store, str) or store not in OTHERS[kind]:
-        return f"{store!r} is no store of {kind}; there are {', '.join(OTHERS[kind])}"
+        words = f"x, {WORDS_OF_LINEARS}" if kind == "linear" else ", ".join(OTHERS[kind])
+        return f"{store!r} is no store of {kind}; there are {words}"
     return None
 
 

@@ -52,6 +52,19 @@ def test_norms_in_autocasts_type_keep_as_little_as_pure_bf16():
     assert round(got, 3) == BERT["ours + flash, bf16 norms"]["bf16 autocast"]
 
 
+@pytest.mark.parametrize(("recipe", "most", "written"), [
+    (ledger.OURS_ROWS, 8.3, "ours + flash, rows:30, code:4, norms in e4m3"),
+    (ledger.OURS_ROWS_E4M3, 6.8, "ours + flash, rows:30+e4m3, code:4, norms in e4m3"),
+])
+def test_rows_of_a_linears_input_keep_no_more_than_was_promised(recipe, most, written):
+    """By hand, in arrays of a sequence and a layer's width: query, key, value and the attention's result, the
+    norms' codes, which rows in e4m3 need not keep again, the GELU's codes, and the rows."""
+    got = ledger.of_layer(recipe, "pure bf16")
+    rows = 0.3 * 7 if recipe is ledger.OURS_ROWS else 0.3 * 5 / 2
+    assert got == pytest.approx(4 + 1 / 32 + 2 * 0.5 + 1 + rows, abs=0.01)
+    assert got <= most and round(got, 3) == BERT[written]["pure bf16"]
+
+
 def test_the_fallback_of_attention_keeps_one_array_of_probabilities():
     """Where no fused attention applies: the softmax's output, without what dropout left of it or its mask."""
     got = ledger.of_layer(ledger.OURS_SOFTMAX, "pure bf16")
