@@ -209,6 +209,8 @@ def _rewritten(kind, norms, linears, gates):
     are none, or no source to be read."""
     found = {name: _rewritten_method(kind.__dict__.get(name), norms, linears, gates) for name in _METHODS}
     found = {name: one for name, one in found.items() if one is not None}
+    if not found:
+        return None
 
     def made():
         return type(kind.__name__, (_Rewritten, kind), {**{name: ours for name, (ours, *_) in found.items()},
