@@ -517,7 +517,7 @@ def test_copies_and_pickles_have_the_store(store):
     for other in copies(model):
         assert other[1].store == store and repr(other) == repr(model)
         assert all(torch.equal(a, b) for a, b in zip(passed(other), want, strict=True))
-        assert type(outgrad.unpatch(other)[1]) is nn.GELU
+        assert type(of(store).unpatch(other)[1]) is nn.GELU
     fresh = network()
     fresh.load_state_dict(model.state_dict())
 
