@@ -41,8 +41,10 @@ def main(arguments=None):
     command.add_argument("--norms", choices=("fp32", "autocast"), default="fp32",
         help="the norms' type under autocast (default: fp32)")
     command.add_argument("--store", default=stores.DEFAULT,
-        help="what layers keep: code:4 for all activations, or gelu=e4m3+bit,linear=e4m3 (default: "
-            "%(default)s)")
+        help="what layers keep: code:4 for all activations, gelu=e4m3+bit,linear=e4m3, or auto "
+            "(default: %(default)s)")
+    command.add_argument("--error", type=float,
+        help="what --store auto may choose at most: |g - f'(x)| of an activation (default: that of y+bit)")
     command.add_argument("--evaluation", action="store_true", help="the model in evaluation mode")
     command.add_argument("--modules", action="store_true", help="a row for each module too, with its bound")
     command.add_argument("--plot", metavar="FILE",
@@ -53,7 +55,7 @@ def main(arguments=None):
             "pip install 'outgrad[plot]'\n")
     try:
         found = report.of(options.model, options.batch, options.length, options.type, not options.evaluation,
-            norms=options.norms, store=_stores(options.store))
+            norms=options.norms, store=_stores(options.store), error=options.error)
         if options.plot:
             report.plot(found, options.plot, options.model)
     except (ValueError, OSError) as error:

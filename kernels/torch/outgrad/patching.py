@@ -15,9 +15,10 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import is_fake
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from . import blocks, library, modules, originals, stores
+from . import auto, blocks, library, modules, originals, stores
 from .blocks import block_of, why_apart
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -52,6 +53,7 @@ class Swapped:
     # of an activation, Linear, Softmax or norm: what it keeps (stores.py); in float32 parity falls back to
     # y+bit
     store: str | None = None
+    chosen: bool = False  # whether patch chose it, store="auto"
 
 
 @dataclasses.dataclass
@@ -111,11 +113,11 @@ class Report:
             lines.append(f"{what} as one node: {names} ({kind})")
         for (kind, why), names in _by(((kind, why), name) for name, kind, why in self.apart):
             lines.append(f"a node of its own: {names} (in {kind}): {why}")
-        for store, names in _by((s.store, s.name)
-                for s in self.swapped if s.store not in (None, stores.DEFAULT)):
+        for (store, chosen), names in _by(((s.store, s.chosen), s.name) for s in self.swapped
+                if s.store is not None and (s.chosen or s.store != stores.DEFAULT)):
             fallback = (f"; {stores.DEFAULT} wherever x is float32"
                 if stores.for_type(store, torch.float32) != store else "")
-            lines.append(f"store {store}: {names}{fallback}")
+            lines.append(f"store {store}{', chosen' if chosen else ''}: {names}{fallback}")
         for (kind, why), names in _by(((one.kind, one.why), one.name) for one in self.left_alone):
             lines.append(f"left alone: {names} ({kind}): {why}")
         return "\n".join(lines)
@@ -175,17 +177,20 @@ def _storages(tensor):
 
 
 class _Watch:
-    """Watches a forward pass of a model: which module saves what, and the types of the modules' results."""
+    """Watches a forward pass of a model: which module saves what, and what the modules get and give."""
 
     def __init__(self, model, what):
         self.model, self.inside, self.saved, self.types = model, [], [], {}
+        # weak references to storages by their address, which no other gets as long as there is one; their
+        # bytes; and auto.Calls
+        self.known, self.sizes, self.calls = {}, {}, collections.defaultdict(list)
         self.names = {id(module): name for name, module in model.named_modules()}
         self.progress = _Progress(what, len(self.names))
 
     def __enter__(self):
         with contextlib.ExitStack() as stack:
             for module in self.model.modules():
-                stack.callback(module.register_forward_pre_hook(self._enter).remove)
+                stack.callback(module.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
                 stack.callback(module.register_forward_hook(self._leave, always_call=True).remove)
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack,
                 lambda saved: saved.tensor))
@@ -196,28 +201,43 @@ class _Watch:
     def __exit__(self, *exception):
         return self.undo.__exit__(*exception)
 
-    def _enter(self, module, _):
-        self.inside.append(module)
+    def _enter(self, module, arguments, named):
+        tensors = (x for x in (*arguments, *named.values()) if isinstance(x, torch.Tensor))
+        self.inside.append((module, self._key(next(tensors, None))))
 
     def _leave(self, module, _, result):
-        while module in self.inside and self.inside.pop() is not module:
-            pass  # it belongs to a module that an exception left
+        x = None
+        if any(one is module for one, _ in self.inside):
+            while (last := self.inside.pop())[0] is not module:
+                pass  # it belongs to a module that an exception left
+            x = last[1]
         self.progress.step()
+        name, of = self.names[id(module)], (0, None, False)
         if isinstance(result, torch.Tensor):
-            self.types[self.names[id(module)]] = result.dtype
+            self.types[name] = result.dtype
+            of = result.numel(), result.dtype, result.requires_grad
+        self.calls[name].append(auto.Call(x, self._key(result), *of))
+
+    def _key(self, tensor):
+        """The storage of a dense tensor."""
+        if (not isinstance(tensor, torch.Tensor) or is_traceable_wrapper_subclass(tensor)
+                or tensor.layout is not torch.strided):
+            return None
+        storage = tensor.untyped_storage()
+        self.known.setdefault(storage._cdata, StorageWeakRef(storage))
+        self.sizes[storage._cdata] = storage.nbytes()
+        return storage._cdata
 
     # by which blocks.py tells them from hooks of others
     _enter.outgrad_watches = _leave.outgrad_watches = True
 
     def _pack(self, tensor):
-        saved = _Saved(tensor, self.names[id(self.inside[-1])] if self.inside else "")
+        saved = _Saved(tensor, self.names[id(self.inside[-1][0])] if self.inside else "")
         self.saved.append(weakref.ref(saved))
         return saved
 
     def kept(self):
-        """Bytes, by storage, that live graphs keep beside the model's parameters and buffers: (all of them,
-        {module: those that it alone keeps}, {class of the modules, or that there are several: all that they
-        keep})."""
+        """What live graphs keep: auto.Kept."""
         own = {s._cdata for tensor in (*self.model.parameters(), *self.model.buffers())
             for s in _storages(tensor)}
         sizes, owners = {}, collections.defaultdict(set)
@@ -232,7 +252,9 @@ class _Watch:
             if len(names) == 1:
                 alone[min(names)] += sizes[storage]
             components[kinds[min(names)] if len(names) == 1 else "(several modules)"] += sizes[storage]
-        return sum(sizes.values()), alone, dict(components)
+        known = self.sizes | sizes | dict.fromkeys(own, 0)
+        return auto.Kept(sum(sizes.values()), alone, dict(components), self.types, dict(owners), known,
+            dict(self.calls))
 
 
 @contextlib.contextmanager
@@ -258,7 +280,7 @@ def _version(tensor):
 
 def _run(model, example, what):
     """One forward pass on the example: a tuple of arguments, a mapping of keyword arguments, or one tensor.
-    Gives _Watch.kept and the types of results."""
+    Gives _Watch.kept."""
     with (_unchanged(model), torch.inference_mode(False), torch.enable_grad(),
             _Watch(model, f"outgrad.patch, {what}") as watch):
         if isinstance(example, torch.Tensor):
@@ -269,7 +291,7 @@ def _run(model, example, what):
             result = model(*example)
         kept = watch.kept()
         del result  # it has held the graph until here
-    return *kept, watch.types
+    return kept
 
 
 # --- What takes another class ---------------------------------------------------------------------
@@ -312,9 +334,10 @@ def _parameter_without_fit(module):
     return None
 
 
-def _replacement(module, parameter, known):
+def _replacement(module, parameter, known, alone):
     """The class that a module gets, or None, and the reason why it is left alone, or None. parameter: the
-    model's first, which gives type and device for modules that have no parameter. known: of _ours."""
+    model's first, which gives type and device for modules that have no parameter. known: of _ours. alone:
+    {module that is to be left alone: why}."""
     kind = type(module)
     if _is_patched(module):
         return None, None
@@ -323,6 +346,8 @@ def _replacement(module, parameter, known):
         if kind.__module__ != modules.__name__ and _class_of_its_own(kind, known):
             return None, f"{kind.__module__}.{kind.__qualname__} is a class of its own"
         return None, None
+    if module in alone:
+        return None, alone[module]
     if "forward" in module.__dict__:
         return None, "its forward was replaced on the object itself"
     if (why := _parameter_without_fit(module) or originals.why_not(module)) is not None:
@@ -349,7 +374,8 @@ def _eager_attention(model):
 
 def patch(model: nn.Module, example: torch.Tensor | tuple[Any, ...] | list[Any]
         | collections.abc.Mapping[str, Any] | None = None, norms: Literal["fp32", "autocast"] = "fp32",
-        store: str | collections.abc.Mapping[str, str] = stores.DEFAULT) -> Report:
+        store: str | collections.abc.Mapping[str, str] = stores.DEFAULT,
+        error: float | None = None) -> Report:
     """Gives the GELU, LayerNorm, RMSNorm and Dropout modules of a model the classes of this package, and
     returns a Report.
 
@@ -357,41 +383,107 @@ def patch(model: nn.Module, example: torch.Tensor | tuple[Any, ...] | list[Any]
     new `store`. If the example cannot be run, or an activation cannot have its store, nothing is patched.
 
     example: arguments of one forward pass (a tensor, a tuple or list of arguments, a mapping of keyword
-    arguments), to count the bytes kept before and after, in the mode that the model is in. PyTorch's
-    generators and the model's buffers are afterwards as they were before. norms: the type of norms under
-    autocast, "fp32", or "autocast" for autocast's type. store: what activations keep, one of outgrad.stores
-    for all, or {activation: store}, where those that are not named keep y+bit. The mapping may also name
-    "linear", whose Linear modules then get a class of ours that keeps x in 8 bits or some of its rows,
-    "softmax" likewise, and "norm", whose y is then kept in 8 bits. Call patch before a model is wrapped for
-    several processes.
+    arguments), to count the bytes kept before and after, in the mode that the model is in. The model then
+    never keeps more than with PyTorch's classes: modules by which it would are left alone. That takes two
+    passes, and one more where modules are left alone or stores are chosen. PyTorch's generators and the
+    model's buffers are afterwards as they were before. norms: the type of norms under autocast, "fp32", or
+    "autocast" for autocast's type.
+
+    store: what activations keep, one of outgrad.stores for all, or {activation: store}, where those that are
+    not named keep y+bit. The mapping may also name "linear", whose Linear modules then get a class of ours
+    that keeps x in 8 bits or some of its rows, "softmax" likewise, and "norm", whose y is then kept in 8
+    bits. "auto" gives each activation and norm the store with the fewest bytes beside what the rest of the
+    model keeps. error: what auto may choose at most, beside the defaults: |g - f'(x)| of an activation, whose
+    default is y+bit, and the amount by which storing y moves an x^ of magnitude 1 in a norm. Call patch
+    before a model is wrapped for several processes.
     """
     _expect(model, example, norms)
     by_kind = stores.by_kind(store)
-    report = Report([], list(_eager_attention(model)))
-    if example is not None:
-        report.total_before, before, report.components_before, _ = _run(model, example, "forward pass before")
-    settings = [(module, dict(module.__dict__)) for module in model.modules() if _is_patched(module)]
-    types, patched = {}, []
+    auto.expect(by_kind, error, example)
+    as_before = [(module, type(module), {one: value for one, value in vars(module).items() if one in _ADDED})
+        for module in model.modules() if _is_patched(module)]
     try:
-        dtypes = _swap(model, _ours(by_kind), report, patched)
-        for name, module in model.named_modules():
-            if _is_patched(module):
-                _set(name, module, norms, by_kind)
-        if example is not None:
-            found = _run(model, example, "forward pass after")
-            report.total_after, after, report.components_after, types = found
+        if example is None:
+            report, dtypes = _patched(model, norms, by_kind, {})
+        else:
+            unpatch(model)
+            taus = {module: added["tau"] for module, _, added in as_before if "tau" in added}
+            report, dtypes = _measured(model, example, norms, by_kind, error, taus)
         for one in report.swapped:
-            if example is not None:
-                one.bytes_before, one.bytes_after = before[one.name], after[one.name]
-            _describe(one, model.get_submodule(one.name), types.get(one.name, dtypes[one.name]))
+            _describe(one, model.get_submodule(one.name), dtypes[one.name])
     except BaseException:
-        for module in patched:
-            _restore(module)
-        for module, as_before in settings:
-            for setting in _SETTINGS:
-                _give(module, setting, as_before)
+        unpatch(model)
+        for module, kind, added in as_before:
+            module.__class__ = kind
+            module.__dict__.update(added)
         raise
     return report
+
+
+def _patched(model, norms, by_kind, decided):
+    """A Report, and what _swap gives, of a model that it patches. decided: {module: auto.Decision} of those
+    that do not follow by_kind."""
+    report = Report([], list(_eager_attention(model)))
+    dtypes = _swap(model, _ours(by_kind), report,
+        {module: one.why for module, one in decided.items() if one.store is auto.PYTORCHS})
+    for name, module in model.named_modules():
+        if _is_patched(module):
+            of_all = by_kind if module not in decided else dict.fromkeys(by_kind, decided[module].store)
+            _set(name, module, norms, of_all)
+    return report, dtypes
+
+
+# Of patched models. The second is that of what was decided after the first; the others are for those whose
+# modules keep something else than they did before when their neighbours change.
+_MOST_PASSES = 4
+
+
+def _measured(model, example, norms, by_kind, error, taus):
+    """_patched so that the model keeps the fewest bytes and never more than before, as measured. taus: of
+    norms that had one."""
+    before = _run(model, example, "forward pass before")
+    tried, decided = [], {}
+
+    def patched(decided):
+        unpatch(model)
+        found = _patched(model, norms, auto.before_any_choice(by_kind), decided)
+        for module, tau in taus.items():
+            if _is_patched(module):
+                module.tau = tau
+        return found
+
+    while True:
+        report, dtypes = patched(decided)
+        tried.append((_run(model, example, "forward pass after"), decided))
+        if len(tried) == _MOST_PASSES or (len(tried) > 1 and tried[-1][0].total >= tried[-2][0].total):
+            break
+        found = auto.decide(report.swapped, model.get_submodule,
+            lambda module: by_kind.get(_kind_of_store(module)), before, tried[-1][0], error)
+        if not found:
+            break
+        decided = decided | {model.get_submodule(name): one for name, one in found.items()}
+    after, best = min(tried, key=lambda one: one[0].total)
+    if best is not decided:
+        report, dtypes = patched(best)
+    if after.total > before.total:
+        unpatch(model)
+        why = f"with ours the model keeps {after.total:,} bytes, with PyTorch's classes {before.total:,}"
+        left = [LeftAlone(one.name, one.kind, why) for one in report.swapped]
+        report, after = Report([], report.left_alone + left), before
+    report.total_before, report.components_before = before.total, before.components
+    report.total_after, report.components_after = after.total, after.components
+    for one in report.swapped:
+        one.bytes_before, one.bytes_after = before.alone[one.name], after.alone[one.name]
+        one.chosen = by_kind.get(_kind_of_store(model.get_submodule(one.name))) == stores.AUTO
+    types = before.types | after.types
+    return report, {name: types.get(name, dtype) for name, dtype in dtypes.items()}
+
+
+def _kind_of_store(module):
+    """What a mapping of stores calls a module of ours; None if it has no store."""
+    if isinstance(module, modules._Norm):
+        return "norm"
+    return getattr(module, "activation" if isinstance(module, modules._Activation) else "kind", None)
 
 
 def _expect(model, example, norms):
@@ -406,15 +498,15 @@ def _expect(model, example, norms):
             f"mapping of arguments")
 
 
-def _swap(model, known, report, patched):
-    """Gives modules and blocks their classes, says so in the report, and lists in `patched` which they are.
-    The result has for each swapped module's name the type of its parameters, or of the model's."""
+def _swap(model, known, report, alone):
+    """Gives modules and blocks their classes, but those that are left alone, and says so in the report. The
+    result has for each swapped module's name the type of its parameters, or of the model's."""
     parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
     dtypes, in_blocks = {}, set()
 
     def becomes(kind):
         def holds(child):
-            ours = None if child is None else _replacement(child, parameter, known)[0]
+            ours = None if child is None else _replacement(child, parameter, known, alone)[0]
             return isinstance(child, kind) or (ours is not None and issubclass(ours, kind))
 
         return holds
@@ -423,7 +515,7 @@ def _swap(model, known, report, patched):
 
     for name, module in model.named_modules():
         kind = type(module)
-        ours, why = _replacement(module, parameter, known)
+        ours, why = _replacement(module, parameter, known, alone)
         if why is not None:
             report.left_alone.append(LeftAlone(name, kind.__name__, why))
         block = block_of(module, becomes_norm, becomes_activation) if ours is None else None
@@ -431,7 +523,6 @@ def _swap(model, known, report, patched):
             continue
         module.__dict__["_outgrad_was"] = kind
         module.__class__ = ours or block.ours
-        patched.append(module)
         if block is not None:
             in_blocks.update(id(module._modules[part]) for part in block.parts)
             report.fused.append((name, kind.__name__, block.what))
@@ -450,8 +541,8 @@ def _swap(model, known, report, patched):
     return dtypes
 
 
-# What patch sets of a module.
-_SETTINGS = ("norms", "store")
+# What patch, and what runs then, sets of a module.
+_ADDED = ("_outgrad_was", "norms", "store", "tau", "_outgrad_name", *modules._Norm.OF_THE_SEARCH)
 
 
 def _give(module, setting, values):
@@ -539,9 +630,10 @@ def _restore(module):
         and one.__self__ is module and one.__func__ is getattr(now, one.__name__, None)}
     if "forward" in own and kind is not now and not held:
         return "its forward was replaced since, by a function that may call ours"
+    has_settings = isinstance(module, (modules._Norm, modules._Activation, modules._WithStore))
     module.__class__ = kind
     own.update({name: getattr(kind, method).__get__(module) for name, method in held.items()})
-    for added in ("_outgrad_was", *_SETTINGS, "tau", "_outgrad_name", *modules._Norm.OF_THE_SEARCH):
+    for added in _ADDED if has_settings else ("_outgrad_was",):
         own.pop(added, None)
     return None
 

@@ -33,6 +33,8 @@ import torch
 from . import library
 
 DEFAULT = "y+bit"
+# In place of a store, of patch alone: the one with the fewest bytes (auto.py), of activations and norms.
+AUTO = "auto"
 # What each word means: a store of the C library, and the bits of its code or beside it.
 STORES = {
     DEFAULT: ("y", 0),
@@ -97,14 +99,18 @@ def for_type(store, dtype):
 
 
 def by_kind(store):
-    """{activation or one of OTHERS: store} of what patch was given: one store for all activations, or a
-    mapping; raises ValueError if it names what there is not. Whether an activation can have its store is only
-    asked of those that a model has."""
+    """{activation or one of OTHERS: store} of what patch was given: one store for all activations, of which
+    auto is for norms, too, or a mapping; raises ValueError if it names what there is not. Whether an
+    activation can have its store is only asked of those that a model has."""
     named = store if isinstance(store, collections.abc.Mapping) else dict.fromkeys(library.ACTIVATIONS, store)
+    if store == AUTO:
+        named = {**named, "norm": AUTO}
     for kind, one in named.items():
         if kind not in library.ACTIVATIONS and kind not in OTHERS:
             raise ValueError(f"outgrad.patch: store names {kind!r}, which is none of "
                 f"{', '.join((*library.ACTIVATIONS, *OTHERS))}")
+        if one == AUTO and (kind == "norm" or kind not in OTHERS):
+            continue
         if not isinstance(one, str) or one not in OTHERS.get(kind, STORES):
             raise ValueError(
                 f"outgrad.patch: store: {why_not_other(kind, one) if kind in OTHERS else why_not(kind, one)}")

@@ -212,7 +212,9 @@ def patch(model, example=None, norms="fp32", store=stores.DEFAULT):
         and one in OF_X}
     with _unmoved(model):
         before = [(module, module.store) for module in model.modules() if isinstance(module, _Peer)]
-        report = outgrad.patch(model, example, norms, by_kind)
+        # which measures for itself, unless what it would measure is not what runs then
+        kept = None if example is None or not theirs else patching._run(model, example, "forward pass before")
+        report = outgrad.patch(model, None if theirs else example, norms, by_kind)
     for module, was in before:
         if theirs.get(module.activation) != was:
             _forget(module)
@@ -226,12 +228,13 @@ def patch(model, example=None, norms="fp32", store=stores.DEFAULT):
         return report
     types, by_name = {}, dict(model.named_modules())
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    if example is not None:
+    if kept is not None:
         with _unmoved(model):
-            report.total_after, after, report.components_after, types = patching._run(model, example,
-                "forward pass after")
+            after = patching._run(model, example, "forward pass after")
+        report.total_before, report.components_before = kept.total, kept.components
+        report.total_after, report.components_after, types = after.total, after.components, after.types
         for one in report.swapped:
-            one.bytes_after = after[one.name]
+            one.bytes_before, one.bytes_after = kept.alone[one.name], after.alone[one.name]
     for one in report.swapped:
         if isinstance(by_name[one.name], _Peer):
             patching._describe(one, by_name[one.name], types.get(one.name, dtype))

@@ -533,7 +533,8 @@ def test_bytes_are_counted_on_fake_tensors_of_a_gpu():
 
 
 def test_berts_layers_keep_codes_once(tmp_path):
-    """Hugging Face's: the GELU and the Linear after it, and query, key and value, which read one norm."""
+    """Hugging Face's: the GELU and the Linear after it. The Linears whose x something else keeps anyway are
+    left alone."""
     pytest.importorskip("transformers")
     length, width, wide, layers = 64, 64, 256, 2
     sizes = {"hidden_size": width, "intermediate_size": wide, "num_hidden_layers": layers,
@@ -541,13 +542,16 @@ def test_berts_layers_keep_codes_once(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", **sizes}))
     found, plain = (report.of(str(tmp_path), 1, length, "bf16", store=store) for store in (STORE, "y+bit"))
     alone = {one.name: one.bytes_after for one in found.swapped}
+    left = {one.name for one in found.left_alone}
     for k in range(layers):
         layer = f"bert.encoder.layer.{k}"
         assert alone[f"{layer}.intermediate.intermediate_act_fn"] == length * wide // 8, "bits"
         assert alone[f"{layer}.output.dense"] == 0
-        assert [alone[f"{layer}.attention.self.{name}"] for name in ("query", "key", "value")] == [0] * 3
-        assert alone[f"{layer}.attention.output.dense"] == length * width + SCALE
-    assert found.components_after["(several modules)"] >= layers * (length * (wide + width) + 2 * SCALE)
+        three = {f"{layer}.attention.self.{name}" for name in ("query", "key", "value")}
+        if k == 0:  # between the norm and these stands a dropout
+            assert {alone[name] for name in three} == {0}
+        assert left >= {f"{layer}.attention.output.dense"} | (three if k > 0 else set())
+    assert found.components_after["(several modules)"] >= length * (layers * wide + width)
     assert found.total_after < plain.total_after
 
 

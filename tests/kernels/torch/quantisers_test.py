@@ -430,8 +430,8 @@ def test_patch_takes_the_words_of_both_and_its_report_has_them():
     assert (found.total_after == sum(found.components_after.values())
         and f"{found.total_after:,} after" in str(found))
     again = outgrad_peers.patch(patched, x, store="code:4")
-    assert again.swapped == again.left_alone == [] and [type(patched[k]) for k in (1, 3, 5)] == [outgrad.GELU,
-        outgrad.SiLU, outgrad.Softplus]
+    assert [one.store for one in again.swapped] == ["code:4"] * 3 and again.left_alone == []
+    assert [type(patched[k]) for k in (1, 3, 5)] == [outgrad.GELU, outgrad.SiLU, outgrad.Softplus]
     assert type(outgrad.unpatch(patched)[1]) is nn.GELU
 
 

@@ -99,12 +99,12 @@ def test_a_configuration_and_a_model_of_ones_own(folder, monkeypatch, capsys, tm
     command.main(["report", str(folder), "--batch", "2", "--length", "32", "--modules"])
     text = capsys.readouterr().out
     assert re.match(
-        r"\d+ modules patched, 0 left alone; kept for the backward pass: [\d,]+ bytes before, [\d,]+ after",
+        r"\d+ modules patched, 1 left alone; kept for the backward pass: [\d,]+ bytes before, [\d,]+ after",
         text)
     assert "bert.encoder.layer.1.intermediate.intermediate_act_fn" in text and "gelu_bf16" in text
     assert re.search(r"^component +MiB before +after$", text, re.MULTILINE)
     (tmp_path / "of_mine.py").write_text("import torch\nfrom torch import nn\ndef make():\n"
-        "    return nn.Sequential(nn.Linear(8, 16), nn.GELU()), torch.empty(4, 8)\n")
+        "    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)), torch.empty(4, 8)\n")
     monkeypatch.chdir(tmp_path)
     command.main(["report", "of_mine:make", "--type", "fp32"])
     text = capsys.readouterr().out
