@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from . import auto, blocks, library, modules, originals, stores
@@ -185,7 +186,7 @@ class _Watch:
         # bytes; and auto.Calls
         self.known, self.sizes, self.calls = {}, {}, collections.defaultdict(list)
         self.names = {id(module): name for name, module in model.named_modules()}
-        self.progress = _Progress(what, len(self.names))
+        self.progress, self.functions = _Progress(what, len(self.names)), _Functions(self)
 
     def __enter__(self):
         with contextlib.ExitStack() as stack:
@@ -194,6 +195,7 @@ class _Watch:
                 stack.callback(module.register_forward_hook(self._leave, always_call=True).remove)
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack,
                 lambda saved: saved.tensor))
+            stack.enter_context(self.functions)
             stack.callback(self.progress.end)
             self.undo = stack.pop_all()
         return self
@@ -231,8 +233,11 @@ class _Watch:
     # by which blocks.py tells them from hooks of others
     _enter.outgrad_watches = _leave.outgrad_watches = True
 
+    def name_inside(self):
+        return self.names[id(self.inside[-1][0])] if self.inside else ""
+
     def _pack(self, tensor):
-        saved = _Saved(tensor, self.names[id(self.inside[-1][0])] if self.inside else "")
+        saved = _Saved(tensor, self.name_inside())
         self.saved.append(weakref.ref(saved))
         return saved
 
@@ -254,7 +259,29 @@ class _Watch:
             components[kinds[min(names)] if len(names) == 1 else "(several modules)"] += sizes[storage]
         known = self.sizes | sizes | dict.fromkeys(own, 0)
         return auto.Kept(sum(sizes.values()), alone, dict(components), self.types, dict(owners), known,
-            dict(self.calls))
+            dict(self.calls), self.functions.called)
+
+
+# What a module may call in place of having a module for it.
+_FUNCTIONS = {getattr(nn.functional, name): name for name in ("gelu", "silu", "mish", "softplus", "elu",
+    "layer_norm", "rms_norm", "dropout")}
+
+
+class _Functions(TorchFunctionMode):
+    """Which modules call PyTorch's own functions where this package has modules: {(name of the module, of the
+    function)}. A dropout that drops nothing does not count."""
+
+    def __init__(self, watch):
+        super().__init__()
+        self.watch, self.called = watch, set()
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        named = kwargs or {}
+        if (name := _FUNCTIONS.get(function)) is not None:
+            options = {**dict(zip(("input", "p", "training"), args, strict=False)), **named}
+            if name != "dropout" or (options.get("training", True) and options.get("p", 0.5) > 0):
+                self.called.add((self.watch.name_inside(), name))
+        return function(*args, **named)
 
 
 @contextlib.contextmanager
@@ -475,6 +502,11 @@ def _measured(model, example, norms, by_kind, error, taus):
     for one in report.swapped:
         one.bytes_before, one.bytes_after = before.alone[one.name], after.alone[one.name]
         one.chosen = by_kind.get(_kind_of_store(model.get_submodule(one.name))) == stores.AUTO
+    named = {one.name for one in (*report.swapped, *report.left_alone)}
+    report.left_alone += [
+        LeftAlone(name, _kind_before(model.get_submodule(name)),
+            f"it calls F.{function}, which is no module that could be swapped")
+        for name, function in sorted(after.functions) if name not in named]
     types = before.types | after.types
     return report, {name: types.get(name, dtype) for name, dtype in dtypes.items()}
 

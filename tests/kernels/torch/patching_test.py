@@ -678,3 +678,22 @@ def test_the_page_train_with_it_runs():
     scope = {}
     for block in blocks:
         exec(compile(block, "docs/train_with_it.md", "exec"), scope)
+
+
+def test_functions_that_are_no_modules_are_named():
+    """With the module that calls them; a dropout that drops nothing is none, and a module that is left alone
+    is named once."""
+    layer, x = nn.TransformerEncoderLayer(16, 2, 32, activation="gelu", batch_first=True), torch.randn(2, 3, 16)
+    report = outgrad.patch(layer, x)
+    assert [(one.name, one.kind, one.why) for one in report.left_alone] == [("", "TransformerEncoderLayer",
+        "it calls F.gelu, which is no module that could be swapped")]
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 99}
+    for p in (0.1, 0.0):
+        config = transformers.BartConfig(**sizes, dropout=p, attention_dropout=p, activation_dropout=p)
+        report = outgrad.patch(transformers.BartModel(config).train(), torch.ones(1, 5, dtype=torch.int64))
+        found = {one.kind for one in report.left_alone if "it calls F.dropout" in one.why}
+        assert found == ({"BartEncoder", "BartEncoderLayer", "BartDecoder", "BartDecoderLayer"} if p
+            else set())
+    report = outgrad.patch(nn.Sequential(nn.Softplus(beta=2)), torch.randn(3))
+    assert [one.why for one in report.left_alone] == ["beta=2: outgrad has its gradient for beta=1"]
