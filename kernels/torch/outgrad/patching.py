@@ -307,9 +307,9 @@ def _version(tensor):
 
 def _run(model, example, what):
     """One forward pass on the example: a tuple of arguments, a mapping of keyword arguments, or one tensor.
-    Gives _Watch.kept."""
+    Gives _Watch.kept. Compiled parts run as they were before they were compiled: hooks see into them."""
     with (_unchanged(model), torch.inference_mode(False), torch.enable_grad(),
-            _Watch(model, f"outgrad.patch, {what}") as watch):
+            torch.compiler.set_stance("force_eager"), _Watch(model, f"outgrad.patch, {what}") as watch):
         if isinstance(example, torch.Tensor):
             result = model(example)
         elif isinstance(example, collections.abc.Mapping):

@@ -272,6 +272,7 @@ def test_norms_of_one_x_are_left_alone_together():
     model = Sum(*(nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64).requires_grad_(False)) for _ in range(3)))
     said = outgrad.patch(model, torch.randn(512, 64).requires_grad_())
     assert not said.swapped and len(said.left_alone) == 3 and said.total_after == said.total_before
+    assert all(one.why.startswith("PyTorch's class keeps 4,096 bytes") for one in said.left_alone)
 
 
 def test_norms_in_8_bits_where_the_error_allows_them():
@@ -433,6 +434,17 @@ def test_fake_tensors_give_the_choices_of_real_ones():
         faked = said()
     assert [(one.name, one.store) for one in real.swapped] == [(one.name, one.store) for one in faked.swapped]
     assert real.total_after == faked.total_after
+
+
+def test_a_compiled_model_is_measured_as_it_was_before():
+    parts = [nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 64).requires_grad_(False)]
+    x = torch.randn(32, 64).bfloat16()
+    plain = outgrad.patch(copy.deepcopy(nn.Sequential(*parts)).bfloat16(), x, store="auto")
+    model = torch.compile(nn.Sequential(*parts).bfloat16(), backend="eager")
+    said = outgrad.patch(model, x, store="auto")
+    assert (said.total_before, said.total_after) == (plain.total_before, plain.total_after)
+    assert [one.name for one in said.swapped] == [f"_orig_mod.{one.name}" for one in plain.swapped]
+    assert torch.equal(model(x), model._orig_mod(x))
 
 
 def test_what_cannot_be_chosen_is_said_and_nothing_is_patched():
