@@ -124,7 +124,8 @@ def _of_norm(module, calls, error, sizes, in_8_bits):
         if (error is None or error < functional.largest_storage_error(calls[0].dtype, store)
                 or functional.norm_store_why_not(store, weight.numel()) is not None):
             continue
-        channels = functional.chosen_channels(*module._affine(weight, bias), calls[0].dtype, module.tau, store)
+        gamma, beta = module._affine(weight, bias)
+        channels = functional.chosen_channels(gamma, beta, calls[0].dtype, module.tau, store)
         of_row = 4 * (1 + (0 if channels is None else channels.numel()))
         own = ((call.numel // group if group else 1) * size + call.numel // weight.numel() * of_row
             for call in calls)

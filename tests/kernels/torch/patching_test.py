@@ -683,8 +683,8 @@ def test_the_page_train_with_it_runs():
 def test_functions_that_are_no_modules_are_named():
     """With the module that calls them; a dropout that drops nothing is none, and a module that is left alone
     is named once."""
-    layer, x = nn.TransformerEncoderLayer(16, 2, 32, activation="gelu", batch_first=True), torch.randn(2, 3, 16)
-    report = outgrad.patch(layer, x)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, activation="gelu", batch_first=True)
+    report = outgrad.patch(layer, torch.randn(2, 3, 16))
     assert [(one.name, one.kind, one.why) for one in report.left_alone] == [("", "TransformerEncoderLayer",
         "it calls F.gelu, which is no module that could be swapped")]
     sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32,
