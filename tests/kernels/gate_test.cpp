@@ -11,17 +11,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/forwards.h"
-#include "kernels/generated/gelu_bf16_product.h"
-#include "kernels/generated/gelu_f16_product.h"
-#include "kernels/generated/gelu_tanh_bf16_product.h"
-#include "kernels/generated/gelu_tanh_f16_product.h"
-#include "kernels/generated/gelu_tanh_forward.h"
-#include "kernels/generated/silu_bf16_product.h"
-#include "kernels/generated/silu_f16_product.h"
-#include "kernels/generated/silu_forward.h"
 #include "kernels/host/parallel.h"
 #include "kernels/tuned.h"
+#include "tests/kernels/gate_truth.h"
 #include "tests/kernels/patterns.h"
 #include "tests/kernels/tested_formats.h"
 
@@ -30,38 +22,6 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity(),
                 kNan = std::numeric_limits<float>::quiet_NaN();
-
-// --- Truth ---------------------------------------------------------------------------------------
-
-// That of kernels/forwards.h, whose errors are far below what is looked for; f' has its limits from there on.
-template <class F>
-struct Forward {
-  static double f(double a) { return F::value(DoubleOps{}, a); }
-  static double slope(double a) {
-    return F::slope(DoubleOps{}, std::clamp(a, -F::kSlopeReach, F::kSlopeReach));
-  }
-};
-struct Phi {
-  static double f(double a) { return a * 0.5 * std::erfc(-a / std::sqrt(2.0)); }
-  static double slope(double a) {
-    return 0.5 * std::erfc(-a / std::sqrt(2.0)) + a * std::exp(-a * a / 2) / std::sqrt(2 * M_PI);
-  }
-};
-template <class Gate>
-struct TruthOf;
-template <>
-struct TruthOf<gates::Silu> : Forward<forwards::Silu> {};
-template <>
-struct TruthOf<gates::GeluTanh> : Forward<forwards::GeluTanh> {};
-template <>
-struct TruthOf<gates::Sigmoid> : Forward<forwards::Sigmoid> {};
-template <>
-struct TruthOf<gates::Gelu> : Phi {};
-
-template <class Gate>
-GateValue<float> value_at(float a) {
-  return evaluate_gate(FloatOps{}, Gate::kind(), detail::gate_tables<typename Gate::Kind, false>(), a);
-}
 
 // The errors at a in units of what gate.h says: at most 1.
 template <class Gate>
@@ -161,108 +121,6 @@ TYPED_TEST(Gates, HaveTheirLimits) {
 TEST(GateList, IsOfActivations) {
   static_assert(is_gate(0) && is_gate(3) && !is_gate(5) && !is_gate(-1) && !is_gate(kActivations));
   static_assert(std::is_same_v<GateAt<3>, gates::Silu> && std::is_void_v<GateAt<5>>);
-}
-
-// --- What a product says of its factors ----------------------------------------------------------
-
-// Fits of f' from z / b, and the forward whose kXStar the bit is about.
-template <class Gate, class T>
-struct ProductOf;
-template <>
-struct ProductOf<gates::Silu, BF16> : generated::SiluBf16Product {
-  using Forward = generated::SiluForward;
-};
-template <>
-struct ProductOf<gates::Silu, F16> : generated::SiluF16Product {
-  using Forward = generated::SiluForward;
-};
-template <>
-struct ProductOf<gates::GeluTanh, BF16> : generated::GeluTanhBf16Product {
-  using Forward = generated::GeluTanhForward;
-};
-template <>
-struct ProductOf<gates::GeluTanh, F16> : generated::GeluTanhF16Product {
-  using Forward = generated::GeluTanhForward;
-};
-template <>
-struct ProductOf<gates::Gelu, BF16> : generated::GeluBf16Product {
-  using Forward = generated::GeluForward;
-};
-template <>
-struct ProductOf<gates::Gelu, F16> : generated::GeluF16Product {
-  using Forward = generated::GeluForward;
-};
-
-// The errors of s and of g(s, m) at their largest, in units of what the header says.
-struct Quotients {
-  double ball = 0, slope = 0;
-};
-
-// All finite a of T with all significands of b, or one in `step`. A power of two that multiplies b multiplies
-// z, and s = z / b stays, as long as z and b are normal: b is scaled to make z about 1, as far as the format
-// reaches. Its sign is z's.
-template <class Gate, class T>
-Quotients quotients_of_all(int step) {
-  using Fit = ProductOf<Gate, T>;
-  constexpr auto kTable = table_of<Fit>();
-  constexpr int kSignificands = std::is_same_v<T, F16> ? 1024 : 128, kMostExponent = 15;
-  const std::vector<T> all = patterns::all<T>(1);
-  std::vector<Quotients> worst(all.size());
-  parallel_for(static_cast<i64>(all.size()), 0, [&](i64 k) {
-    const float a = widen(all[static_cast<size_t>(k)]), f = value_at<Gate>(a).f;
-    if (!std::isfinite(a)) return;
-    const double true_f = TruthOf<Gate>::f(a), slope = TruthOf<Gate>::slope(a),
-                 ball = Fit::kRelative * std::abs(true_f) + Fit::kAbsolute;
-    const int exponent = f == 0 ? 0 : std::clamp(-std::ilogb(f), 1 - kMostExponent, kMostExponent);
-    for (int i = 0; i < kSignificands; i += step) {
-      const float b = std::ldexp(1 + static_cast<float>(i) / kSignificands, exponent);
-      const float z = widen(narrow<T>(mul_rn(f, b)));
-      if (std::isinf(z)) continue;
-      const float s = div_rn(z, b);
-      const float g = evaluate_backward(FloatOps{}, Fit{}, kTable, s, a >= Fit::Forward::kXStar);
-      Quotients& most = worst[static_cast<size_t>(k)];
-      most.ball = std::max(most.ball, std::abs(s - true_f) / ball);
-      most.slope = std::max(most.slope, std::abs(g - slope) / Fit::kT);
-    }
-  });
-  Quotients most;
-  for (const Quotients& one : worst) most = {std::max(most.ball, one.ball), std::max(most.slope, one.slope)};
-  return most;
-}
-
-// z / b is within the header's ball of f(a), which nearly all of it is needed for, and g(z / b, m) is within
-// T of f'(a). The a next to x*, where T is reached, are sparse in 16 bits.
-template <class T>
-void expect_within_claims(int step) {
-  const auto expect = [&]<class Gate>(Gate) {
-    const Quotients most = quotients_of_all<Gate, T>(step);
-    SCOPED_TRACE(std::string(Gate::kActivation) + " " + Format<T>::kName);
-    EXPECT_LE(most.ball, 1);
-    EXPECT_GE(most.ball, 0.98);
-    EXPECT_LE(most.slope, 1);
-    EXPECT_GE(most.slope, 0.9);
-  };
-  expect(gates::Silu{}), expect(gates::GeluTanh{}), expect(gates::Gelu{});
-}
-
-TEST(Products, QuotientsAreWithinTheClaimsOfTheirFits) {
-  expect_within_claims<BF16>(1);
-  expect_within_claims<F16>(31);
-}
-TEST(ProductsExhaustive, QuotientsAreWithinTheClaimsOfTheirFits) { expect_within_claims<F16>(1); }
-
-// kRelative and kAbsolute have room for what stands between f(a) and s: the rounding of z, to T and before to
-// fp32, that of the quotient, f(a) in fp32, and a subnormal z for |b| >= 1/2.
-template <class Fit>
-void expect_room(double unit_roundoff, double half_least) {
-  constexpr double kSingle = 0x1p-24;
-  const double rounded = (1 + unit_roundoff / (1 + unit_roundoff)) * (1 + kSingle) * (1 + kSingle) - 1;
-  EXPECT_GE(Fit::kRelative, rounded + kGateError * (1 + rounded));
-  EXPECT_GE(Fit::kAbsolute, kGateError * (1 + rounded) + half_least / 0.5 * (1 + kSingle));
-}
-TEST(Products, TheirBallsHaveRoomForEveryRounding) {
-  expect_room<generated::SiluBf16Product>(0x1p-8, 0x1p-134);
-  expect_room<generated::SiluF16Product>(0x1p-11, 0x1p-25);
 }
 
 // --- Loops ---------------------------------------------------------------------------------------
