@@ -38,15 +38,16 @@ class Products {
       : composite_(composite), model_(model), ball_(product_ball(model.product)) {}
 
   ProductErrors run() {
-    const double reach = composite_.activation().reach;
     for (const bool right : {true, false}) {
       tail(right);
       // 64 cells: none of them is so wide that f' over it has no bound
       constexpr int kStart = 64;
-      for (int k = 0; k < kStart; ++k) {
-        const double star = star_of(right), from = star + ((right ? reach : -reach) - star) * k / kStart,
-                     to = star + ((right ? reach : -reach) - star) * (k + 1) / kStart;
-        add(from, to, right);
+      const double star = star_of(right), end = end_of(right);
+      double near = star;
+      for (int k = 1; k <= kStart; ++k) {
+        const double far = k == kStart ? end : star + (end - star) * k / kStart;
+        add(near, far, right);
+        near = far;
       }
     }
     for (int cells = 0; cells_.top().bound > errors_.worst_total.error * kWithin; ++cells) {
@@ -80,6 +81,11 @@ class Products {
     return right ? composite_.x_star().lower() : composite_.x_star().upper();
   }
 
+  /// From where on its tail's bound speaks.
+  [[nodiscard]] double end_of(bool right) const {
+    return right ? composite_.activation().reach : -composite_.activation().reach;
+  }
+
   /// f(x) and its ball upwards or downwards.
   [[nodiscard]] Ball moved(const Ball& y, int sign) const {
     return y + Ball(sign) * (Ball(ball_.relative) * abs(y) + Ball(ball_.absolute));
@@ -108,8 +114,7 @@ class Products {
   /// Beyond the activation's reach f' is at its limit, and y anywhere from there on.
   void tail(bool right) {
     const Activation& f = composite_.activation();
-    const double end = right ? f.reach : -f.reach,
-                 limit = right ? f.right_limit_gradient : f.left_limit_gradient;
+    const double end = end_of(right), limit = right ? f.right_limit_gradient : f.left_limit_gradient;
     const Span p = deployed_between(moved(f.value_ball(Ball(end)), -1).lower(),
                                     right ? std::numeric_limits<float>::max() : ball_.absolute, right);
     tails_ =

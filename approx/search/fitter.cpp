@@ -263,6 +263,8 @@ void require_shape(const Composite& composite, const BackwardSpec& spec) {
     if (spec.right_from) throw SpecError("right_from: f rises: every row is a polynomial in y already");
     return;
   }
+  if (spec.product != Format::f32 && composite.activation().name == "expression")
+    throw SpecError("product: is of an activation that has a name: its T is over all real x");
   // The branch m = 0 ends at y = -0, which kernels take for y > 0 there too. Beside the depth of the minimum
   // a smaller limit moves that end by nothing.
   constexpr double kSettledShare = 0x1p-10;

@@ -234,6 +234,7 @@ void require_product(Conditions& conditions, const BackwardHeader& h) {
       fmt::format("kRelative and kAbsolute are not those of products in {}", h.product.format));
   conditions.require(h.masked && h.format == "f32" && h.accuracy.starts_with("abs:"),
                      "a product without a mask, not of f32, or not of the class abs");
+  conditions.require(h.activation != "expression", "a product of an expression, whose domain ends");
   conditions.require(h.product.oracle > 0 && h.product.oracle <= h.product.total,
                      "kO is not between 0 and kT");
 }

@@ -30,8 +30,9 @@ class Quotients {
         total_{"T", Verdict::Holds, h.product.total, 0, "", {}} {}
 
   std::vector<Finding> run() {
-    // f(x) >= y* for every x, so no y stands for any from 2 y* down.
-    const std::int64_t first = float_order(static_cast<float>(2 * activation_.y_star().lower()));
+    // f(x) >= y* for every x, so no y as low as that stands for any.
+    const std::int64_t first =
+        float_order(static_cast<float>(2 * (activation_.y_star().lower() - h_.product.absolute)));
     cover(first, float_order(std::numeric_limits<float>::max()), true);
     cover(first, float_order(static_cast<float>(2 * h_.product.absolute)), false);
     if (total_.verdict == Verdict::Holds) compare_total();

@@ -272,6 +272,12 @@ TEST(Fit, ShapesThatASpecificationDoesNotFitAreRefusedByName) {
   EXPECT_NE(
       refusal(R"("activation": "sigmoid")", R"("cells": 16, "right_from": 0.4)").find("right_from: f rises"),
       std::string::npos);
+  const std::string product =
+      R"("cells": 16, "product": "f16", "storage": {"ratio": 1.02, "regret": "2^-3"})";
+  EXPECT_NE(refusal(R"("activation": "tanh")", product, "f32").find("product: f rises"), std::string::npos);
+  EXPECT_NE(refusal(R"("expression": "x*sigmoid(x)") ", product, " f32 ").find(" product : is of an activation
+            "),
+            std::string::npos);
   EXPECT_EQ(refusal(R"("activation": "tanh")", R"("cells": 16)", "bf16_parity"),
             "format bf16_parity: f rises: there is no branch for y to carry");
   for (const char* function : {"x*sigmoid(x)+1", "x*sigmoid(x)-1", "x*sigmoid(x)+0.1"}) {
