@@ -75,11 +75,12 @@ std::string summary(const Fit& fit, const TableModel& t) {
 std::string summary(const Fit& fit, const BackwardModel& m) {
   const Cost cost = cost_of(m);
   std::string text = fmt::format(
-      "{}: A <= {}, B <= {}, A + B <= {}, K <= {:.3g} (certified); {} operations, {} rows of degree {}, {} "
-      "bytes",
-      fit.name, power(m.kA), power(m.kB), power(m.kAB), m.kK, cost.arithmetic, m.kRows, m.kDegree,
-      cost.table_bytes);
-  if (m.kO > 0) text += fmt::format("; T/O {:.4f}, R {}", m.kT / m.kO, power(m.kR));
+      "{}: A <= {}, B <= {}, A + B <= {}, {} (certified); {} operations, {} rows of degree {}, {} bytes",
+      fit.name, power(m.kA), power(m.kB), power(m.kAB),
+      m.of_product() ? fmt::format("T <= {:.6f}, O >= {:.6f}", m.kT, m.kO) : fmt::format("K <= {:.3g}", m.kK),
+      cost.arithmetic, m.kRows, m.kDegree, cost.table_bytes);
+  if (m.kO > 0) text += fmt::format("; T/O {:.4f}", m.kT / m.kO);
+  if (m.kR > 0) text += fmt::format(", R {}", power(m.kR));
   if (m.kTwoWord) {
     text += fmt::format(", A + B <= {:.3f} ulp(g) where |g| >= {}", m.kUlp, power(kUlpFrom));
   } else if (fit.accuracy.starts_with("ulp")) {
@@ -115,7 +116,7 @@ std::string table_row(const Fit& fit, const BackwardModel& m) {
                                  : "exact";
   if (m.kTwoWord) near += fmt::format("; A + B <= {:.3f} ulp", m.kUlp);
   return fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", fit.name, fit.accuracy, cost.arithmetic,
-                     cost.table_bytes, power(m.kAB), ratio, m.kO > 0 ? power(m.kR) : "", near);
+                     cost.table_bytes, power(m.kAB), ratio, m.kR > 0 ? power(m.kR) : "", near);
 }
 
 /// The fit of a specification read from `path`; a refusal names the specification or the file.

@@ -105,6 +105,11 @@ bool holds_branch(Format f, double y, bool right) {
 
 bool has_direct_table(Format f) { return f != Format::f32 && f != Format::mxfp8 && !carries_branch(f); }
 
+ProductBall product_ball(Format format) {
+  const double u = std::ldexp(1.0, -precision_bits(format));
+  return {u / (1 + u) + 0x1p-21, 0x1p-22};
+}
+
 double ulp_of(Format format, double g) { return scaled_ulp(shape_of(format), 0, g); }
 
 double overflow_of(Format format) {

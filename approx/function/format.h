@@ -63,6 +63,16 @@ double next_number(Format format, double y);
 /// are too many codes.
 bool has_direct_table(Format f);
 
+/// What is known of f(x) from s = z / b, where z = f(x) b was rounded to the format: |s - f(x)| <= relative
+/// |f(x)| + absolute, s an fp32 number. Rounding to nearest takes u / (1 + u) of z, u half an ulp of 1; 2^-21
+/// and 2^-22 have room for an fp32 f(x) that is off by kGateError (1 + |f(x)|) (kernels/gate.h), for the
+/// rounding of the product to fp32 before, for that of the quotient, and for a subnormal z where |b| >= 1/2.
+/// A z that overflows is not meant.
+struct ProductBall {
+  double relative, absolute;
+};
+ProductBall product_ball(Format format);
+
 /// One unit in the last place of the format at |g|, not below its least normal number's.
 double ulp_of(Format format, double g);
 

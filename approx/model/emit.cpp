@@ -118,6 +118,23 @@ std::string storage_text(const Fit& fit, const Model& m) {
   return t + claim("kR", m.kR, "sup |g(y, m) - middle of that range|" + found("R"));
 }
 
+/// What is claimed of the quotient of a product in place of y.
+std::string product_text(const BackwardModel& m) {
+  const auto found = [&](const char* bound) { return found_at_y(m.found, bound, m.kMasked); };
+  const ProductBall ball = product_ball(m.product);
+  std::string t =
+      "  // y = RN_f32(z / b) of a z = f(x) b rounded to kProduct: |y - f(x)| <= kRelative |f(x)| + "
+      "kAbsolute\n";
+  t += constant("kProduct", to_string(m.product));
+  t += claim("kRelative", ball.relative, "u / (1 + u), and roundings to fp32") +
+       claim("kAbsolute", ball.absolute, "what an fp32 f(x) is off by where it is near 0");
+  t += "  // over every fp32 y, both masks, and all real x so near to it (T total error, O what no function "
+       "of "
+       "(y, m) goes below)\n";
+  t += claim("kT", m.kT, "sup |g(y, m) - f'(x)|" + found("T"));
+  return t + claim("kO", m.kO, "half the range of f' over one (y, m)" + found("O"));
+}
+
 /// How the coordinate is made of y, and the row of the coordinate.
 std::string place_text(const BackwardModel& m) {
   std::string t;
@@ -170,7 +187,8 @@ std::string bounds_text(const Fit& fit, const BackwardModel& m) {
   t += claim("kA", m.kA,
              (relative ? "sup |p/g - 1|; in the row next to y = 0-, sup |p - g|" : "sup |p - g|") +
                  found_at_x(worst_input_of(m.pieces)));
-  if (m.kMasked) t += claim("kK", m.kK, "sup |g(s_c(y)) - g(s(y))| over the stored y" + found("K"));
+  if (m.kMasked && !m.of_product())
+    t += claim("kK", m.kK, "sup |g(s_c(y)) - g(s(y))| over the stored y" + found("K"));
   t += claim("kB", m.kB, "sup |fp32 sequence - exact sequence|" + found("B"));
   if (m.format == Format::f32 && !relative)
     t += claim("kAB", m.kAB, "sup over the rows of A + B" + found("AB"));
@@ -178,6 +196,7 @@ std::string bounds_text(const Fit& fit, const BackwardModel& m) {
     t += claim("kUlp", m.kUlp, "sup (A + B) / ulp(g) where |g| >= kUlpFrom" + found("ulp"));
     t += claim("kUlpFrom", kUlpFrom, "");
   }
+  if (m.of_product()) return t + product_text(m);
   return m.format == Format::f32 ? t : t + storage_text(fit, m);
 }
 

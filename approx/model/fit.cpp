@@ -239,9 +239,18 @@ void list_pieces(const Place& rows, std::vector<Piece>& pieces, const Table& tab
   rows.each(pieces, [&](const Place& j, Piece& p) { list_piece(j, p, table, row++); });
 }
 
+/// What only some fits have: written where it says something. Whether it is there.
+template <class Field>
+bool optional(const Place& j, const char* key, Field& field, bool says) {
+  if (j.reads() ? j.has(key) : says) j(key, field);
+  return j.has(key);
+}
+
 void list(const Place& j, BackwardModel& m) {
-  j("format", m.format, "degree", Integer{m.kDegree, 1, 16}, "rows", Integer{m.kRows, 1, kMostRowsRead},
-    "scheme", Scheme{m.kScheme});
+  j("format", m.format);
+  optional(j, "product", m.product, m.of_product());
+  j("degree", Integer{m.kDegree, 1, 16}, "rows", Integer{m.kRows, 1, kMostRowsRead}, "scheme",
+    Scheme{m.kScheme});
   if (!j.reads()) {
     const Cost cost = cost_of(m);
     j.remark("cost", {{"operations", cost.arithmetic},
@@ -274,13 +283,6 @@ void list(const Place& j, BackwardModel& m) {
   if (j.reads() && (listed < m.kRows - (m.kHasBreaks ? 0 : 1) ||
                     static_cast<int>(deployed_place(m, m.kYMax, true).row) >= listed))
     j["pieces"].fail(fmt::format("must hold {} rows", m.kRows));
-}
-
-/// What only some forwards have: written where it says something. Whether it is there.
-template <class Field>
-bool optional(const Place& j, const char* key, Field& field, bool says) {
-  if (j.reads() ? j.has(key) : says) j(key, field);
-  return j.has(key);
 }
 
 void list(const Place& j, ForwardModel& m) {

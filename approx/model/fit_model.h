@@ -23,6 +23,7 @@ using FoundInputs = std::map<std::string, Found>;
 /// evaluator takes either.
 struct BackwardModel {
   Format format = Format::f32;
+  Format product = Format::f32;  ///< f16, bf16: y is the quotient of a product of that format (ProductBall)
   int kDegree = 0;
   int kRows = 0;
   int kScheme = kernels::kHorner;
@@ -45,7 +46,7 @@ struct BackwardModel {
   double kA = 0, kK = 0, kB = 0;
   double kAB = 0;  ///< f32 but in the class rel: sup over the rows of A + B
   double kUlp = 0;  ///< f32, class ulp: A + B in ulp of g wherever |g| >= kUlpFrom
-  double kT = 0, kO = 0, kR = 0;  ///< 16-bit formats, by enumeration
+  double kT = 0, kO = 0, kR = 0;  ///< 16-bit formats, by enumeration; kT and kO of a product, over all reals
   double worst_ulp = 0;  ///< 16-bit formats: regret in ulp of the format at the middle, at worst
   /// T/O and R of the exact g with the chosen constants, next to y*
   double expected_ratio = 0, expected_regret = 0;
@@ -56,6 +57,7 @@ struct BackwardModel {
 
   /// What the coordinate takes for y*.
   [[nodiscard]] Ball y_c() const { return Ball(kYHi) + Ball(kYLo); }
+  [[nodiscard]] bool of_product() const { return product != Format::f32; }
   /// Floats in a row: centre, coefficients, low part of c0.
   [[nodiscard]] int words() const { return kDegree + 2 + (kTwoWord ? 1 : 0); }
   [[nodiscard]] float break_at(int k) const { return breaks[static_cast<size_t>(k)]; }

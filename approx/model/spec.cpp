@@ -218,6 +218,16 @@ StorageGoal parse_storage(Reader& r, const BackwardSpec& b, const Accuracy& accu
   return goal;
 }
 
+/// y is a quotient of fp32, by which the rows are to be chosen.
+void parse_product(Reader& r, BackwardSpec& b) {
+  b.product = parse_format(r, "product");
+  if (b.product != Format::f16 && b.product != Format::bf16) r.fail("product", "must be f16 or bf16");
+  if (b.format != Format::f32) r.fail("format", "must be f32 beside product: z / b is an fp32 number");
+  if (b.accuracy != AccuracyClass::absolute) r.fail("target", "must be abs:2^-N beside product");
+  if (b.split == Split::uniform && b.cells == 0) r.fail("cells", "is missing beside product");
+  if (!r.has("storage")) r.fail("storage", "is missing beside product");
+}
+
 BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
   BackwardSpec b{};
   b.format = parse_format(r, "format");
@@ -247,6 +257,7 @@ BackwardSpec parse_backward(Reader& r, const Accuracy& accuracy) {
   if (in_ulps && (b.scheme != kernels::kHorner || !b.centred))
     r.fail("scheme", "a target in ulp of f32 takes centred rows by horner");
   parse_rows(r, b);
+  if (r.has("product")) parse_product(r, b);
   b.storage = parse_storage(r, b, accuracy);
   return b;
 }

@@ -46,6 +46,7 @@ struct StorageGoal {
 
 struct BackwardSpec {
   Format format;
+  Format product = Format::f32;  ///< f16, bf16: y is the quotient of a product of that format (ProductBall)
   AccuracyClass accuracy = AccuracyClass::absolute;
   Format entries = Format::f16;  ///< a direct table's
   int degree = 0;

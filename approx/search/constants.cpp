@@ -52,14 +52,18 @@ class LocalGradient {
 
 /// Stored y beyond this many spacings above y* are not touched by the constants any more.
 constexpr int kHeights = 200;
+/// Quotients stand for balls of x. So many of them are looked at over the length of a ball, and fewer from
+/// one ball above y* on. Half a ball above is among them: the last whose ball reaches x*, and so the worst.
+constexpr int kQuotientsABall = 64, kPartsOfHeight = 16;
 
-/// `lowest` has the heights that right and left branch begin with.
-std::vector<StoredRange> intervals_of_reals(const LocalGradient& g, const std::array<double, 2>& lowest,
+/// `heights` has those of the right and of the left branch.
+std::vector<StoredRange> intervals_of_reals(const LocalGradient& g,
+                                            const std::array<std::vector<double>, 2>& heights,
                                             double spacing) {
   std::vector<StoredRange> r;
-  for (int j = 0; j < kHeights; ++j) {
+  for (size_t j = 0; j < heights[0].size(); ++j) {
     for (const bool right : {true, false}) {
-      const double height = lowest[right ? 0 : 1] + j;
+      const double height = heights[right ? 0 : 1][j];
       if (std::sqrt((height + 1) * spacing) > g.reach() || height <= -0.5) continue;
       const double below = std::sqrt(std::max(0.0, height - 0.5) * spacing),
                    above = std::sqrt((height + 0.5) * spacing);
@@ -130,25 +134,39 @@ double evaluate(const std::vector<double>& c, double u) {
 
 class NearMinimum::Data {
  public:
-  Data(const Composite& of, Format y_format)
-      : composite(of), format(y_format), g(of),
+  Data(const Composite& of, Format y_format, Format product)
+      : composite(of), format(y_format), g(of), quotients(product != Format::f32),
         spacing(of.spacing_at_minimum(precision_bits(y_format)) * (carries_branch(y_format) ? 2 : 1)) {
     const double y_star = composite.y_star().to_double();
+    if (quotients) {
+      const ProductBall ball = product_ball(product);
+      spacing = 2 * (ball.relative * -y_star + ball.absolute);
+      std::vector<double> heights;
+      for (double h = -0.5; h * spacing < g.reach() * g.reach();)
+        heights.push_back(h += std::max(1.0 / kQuotientsABall, (h - 1) / kPartsOfHeight));
+      add(intervals_of_reals(g, {heights, heights}, spacing));
+      return;
+    }
     // Each second number of a parity format belongs to a branch: even ones are multiples of the spacing, odd
     // ones lie midway.
     const auto first = [&](double offset) {
       return std::floor(y_star / spacing - offset) + offset - y_star / spacing;
     };
     const std::array lowest{first(0), first(carries_branch(format) ? 0.5 : 0)};
-    const auto add = [&](std::vector<StoredRange> ranges) {
-      double oracle = 0;
-      for (const StoredRange& i : ranges) oracle = std::max(oracle, i.half());
-      domains.push_back({std::move(ranges), oracle});
-    };
-    add(intervals_of_reals(g, lowest, spacing));
+    std::array<std::vector<double>, 2> heights;
+    for (int j = 0; j < kHeights; ++j) {
+      for (const size_t branch : {0, 1}) heights[branch].push_back(lowest[branch] + j);
+    }
+    add(intervals_of_reals(g, heights, spacing));
     // An x is stored in 16 bits or more, whatever y is stored in.
     if (format == Format::f16 || format == Format::bf16)
       add(intervals_of_format(composite, format, g.reach(), lowest[0], spacing));
+  }
+
+  void add(std::vector<StoredRange> ranges) {
+    double oracle = 0;
+    for (const StoredRange& i : ranges) oracle = std::max(oracle, i.half());
+    domains.push_back({std::move(ranges), oracle});
   }
 
   /// The coordinate of a stored y with constants in units of the spacing.
@@ -199,12 +217,13 @@ class NearMinimum::Data {
   const Composite& composite;
   Format format;
   LocalGradient g;
-  double spacing;  ///< between the numbers of one branch
+  bool quotients;
+  double spacing;  ///< between the numbers of one branch; of quotients, the length of the ball of each
   std::vector<Domain> domains;
 };
 
-NearMinimum::NearMinimum(const Composite& composite, Format format)
-    : data_(std::make_unique<const Data>(composite, format)) {}
+NearMinimum::NearMinimum(const Composite& composite, Format format, Format product)
+    : data_(std::make_unique<const Data>(composite, format, product)) {}
 NearMinimum::~NearMinimum() = default;
 
 double NearMinimum::reach() const { return data_->g.reach(); }
@@ -262,7 +281,8 @@ class NearMinimum::Choosing {
     const Real y_c = d_.composite.y_star().mid() + Real(best_.shift * d_.spacing);
     const auto y_hi = static_cast<float>(y_c);
     // A single float is fine enough for the 16-bit grids (1/16384 of a bf16 spacing) and saves a subtraction.
-    const float y_lo = d_.format == Format::f32 ? static_cast<float>(y_c - Real(y_hi)) : 0.0f;
+    const float y_lo =
+        d_.format == Format::f32 && !d_.quotients ? static_cast<float>(y_c - Real(y_hi)) : 0.0f;
     return {y_hi, y_lo, static_cast<float>(best_.floor * d_.spacing), best_.ratio, best_.regret, considered_};
   }
 

@@ -34,7 +34,8 @@ struct StoredRange {
 /// them.
 class NearMinimum {
  public:
-  NearMinimum(const Composite& composite, Format format);
+  /// With a `product` the ranges are those of its quotients, which are all reals.
+  NearMinimum(const Composite& composite, Format format, Format product = Format::f32);
   ~NearMinimum();
   NearMinimum(const NearMinimum&) = delete;
   NearMinimum& operator=(const NearMinimum&) = delete;

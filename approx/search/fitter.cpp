@@ -3,6 +3,7 @@
 
 #include "approx/progress.h"
 #include "approx/proof/certificate.h"
+#include "approx/proof/product.h"
 #include "approx/search/code_fit.h"
 #include "approx/search/fp8_fit.h"
 #include "approx/search/constants.h"
@@ -257,9 +258,13 @@ void require_shape(const Composite& composite, const BackwardSpec& spec) {
       throw SpecError(
           fmt::format("format {}: f rises: there is no branch for y to carry", to_string(spec.format)));
     if (spec.left) throw SpecError("left_segment: f rises: it has no branch left of a minimum");
+    if (spec.product != Format::f32)
+      throw SpecError("product: f rises: g of a quotient is for an f with a minimum");
     if (spec.right_from) throw SpecError("right_from: f rises: every row is a polynomial in y already");
     return;
   }
+  if (spec.product != Format::f32 && composite.activation().name == "expression")
+    throw SpecError("product: is of an activation that has a name: its T is over all real x");
   // The branch m = 0 ends at y = -0, which kernels take for y > 0 there too. Beside the depth of the minimum
   // a smaller limit moves that end by nothing.
   constexpr double kSettledShare = 0x1p-10;
@@ -307,6 +312,7 @@ class BackwardFitter {
     }
     bound_sequence();
     if (!intervals_.empty()) bound_storage();
+    if (model_.of_product()) bound_product();
     model_.expected_ratio = constants_.expected_ratio;
     model_.expected_regret = constants_.expected_regret;
     return std::move(model_);
@@ -339,7 +345,7 @@ class BackwardFitter {
       layout_.y_max = found.y_max;
       layout_.s_min = found.s_min;
     } else {
-      minimum_.emplace(composite_, spec_.format);
+      minimum_.emplace(composite_, spec_.format, spec_.product);
       constants_ = minimum_->choose_constants(spec_.storage);
     }
   }
@@ -347,6 +353,7 @@ class BackwardFitter {
   void lay_out_rows() {
     if (spec_.split == Split::levelled) breaks_ = levelled_breaks(composite_, spec_, constants_, target_);
     model_ = lay_out(composite_, layout_, constants_, budget(), breaks_);
+    model_.product = spec_.product;
   }
 
   /// The row that holds s = 0 is the one that the folded preimages of the lowest stored y can bend. Not in
@@ -412,9 +419,11 @@ class BackwardFitter {
     m.kA = worst_of(m.pieces, &Piece::certified);
     m.kB = worst_of(m.pieces, &Piece::evaluation);
     for (const Piece& p : m.pieces) m.kAB = std::max(m.kAB, (p.certified + p.evaluation) * kUp);
-    const CoordinateBound coordinate = certify_coordinate(composite_, m);
-    m.kK = coordinate.bound;
-    if (m.kMasked) m.found["K"] = coordinate.found;
+    if (!m.of_product()) {  // whose T has it
+      const CoordinateBound coordinate = certify_coordinate(composite_, m);
+      m.kK = coordinate.bound;
+      if (m.kMasked) m.found["K"] = coordinate.found;
+    }
     find_worst_inputs(composite_, m, intervals_);
     const Activation& f = composite_.activation();
     m.kExactLimits =
@@ -449,6 +458,17 @@ class BackwardFitter {
                       "the target {}",
                       name_, e.total / e.oracle, std::log2(e.regret), e.worst_ulp, accuracy_));
     }
+  }
+
+  void bound_product() {
+    BackwardModel& m = model_;
+    const ProductErrors e = certify_product(composite_, m);
+    m.kT = e.total;
+    m.kO = e.oracle;
+    m.found.insert({{"T", e.worst_total}, {"O", e.worst_oracle}});
+    if (!(m.kT <= spec_.storage.ratio * m.kO))
+      throw SpecError(fmt::format("{}: T/O is {:.5f}, with T {:.6f}; storage.ratio asks for {}", name_,
+                                  m.kT / m.kO, m.kT, spec_.storage.ratio));
   }
 
   const Composite& composite_;
@@ -534,7 +554,9 @@ Fit fit(const Spec& spec, int threads, bool advises) {
   } else {
     const BackwardSpec& backward = *spec.backward;
     require_shape(composite, backward);
-    const std::vector<StorageInterval> intervals = storage_intervals(composite, backward.format);
+    const std::vector<StorageInterval> intervals = backward.product == Format::f32
+                                                       ? storage_intervals(composite, backward.format)
+                                                       : std::vector<StorageInterval>{};
     if (backward.accuracy == AccuracyClass::oracle) {
       result.model = direct_table(composite, backward, intervals);
     } else if (backward.split == Split::uniform && backward.cells == 0) {

@@ -11,9 +11,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/forwards.h"
 #include "kernels/host/parallel.h"
 #include "kernels/tuned.h"
+#include "tests/kernels/gate_truth.h"
 #include "tests/kernels/patterns.h"
 #include "tests/kernels/tested_formats.h"
 
@@ -22,38 +22,6 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity(),
                 kNan = std::numeric_limits<float>::quiet_NaN();
-
-// --- Truth ---------------------------------------------------------------------------------------
-
-// That of kernels/forwards.h, whose errors are far below what is looked for; f' has its limits from there on.
-template <class F>
-struct Forward {
-  static double f(double a) { return F::value(DoubleOps{}, a); }
-  static double slope(double a) {
-    return F::slope(DoubleOps{}, std::clamp(a, -F::kSlopeReach, F::kSlopeReach));
-  }
-};
-struct Phi {
-  static double f(double a) { return a * 0.5 * std::erfc(-a / std::sqrt(2.0)); }
-  static double slope(double a) {
-    return 0.5 * std::erfc(-a / std::sqrt(2.0)) + a * std::exp(-a * a / 2) / std::sqrt(2 * M_PI);
-  }
-};
-template <class Gate>
-struct TruthOf;
-template <>
-struct TruthOf<gates::Silu> : Forward<forwards::Silu> {};
-template <>
-struct TruthOf<gates::GeluTanh> : Forward<forwards::GeluTanh> {};
-template <>
-struct TruthOf<gates::Sigmoid> : Forward<forwards::Sigmoid> {};
-template <>
-struct TruthOf<gates::Gelu> : Phi {};
-
-template <class Gate>
-GateValue<float> value_at(float a) {
-  return evaluate_gate(FloatOps{}, Gate::kind(), detail::gate_tables<typename Gate::Kind, false>(), a);
-}
 
 // The errors at a in units of what gate.h says: at most 1.
 template <class Gate>

@@ -18,6 +18,7 @@
 #include "validation/certificate/fit_bound.h"
 #include "validation/certificate/found.h"
 #include "validation/certificate/fp8_bound.h"
+#include "validation/certificate/product_bound.h"
 #include "validation/certificate/rounded_bound.h"
 #include "validation/certificate/rounding_bound.h"
 #include "validation/certificate/storage_bound.h"
@@ -224,6 +225,20 @@ void require_storage(Conditions& conditions, const StorageClaims& claims) {
                      "kT is above kO + kR");
 }
 
+// kRelative and kAbsolute as kernels/gate.h promises them; y is of fp32, and T no smaller than what nothing
+// undercuts.
+void require_product(Conditions& conditions, const BackwardHeader& h) {
+  const double u = h.product.format == "f16" ? 0x1p-11 : 0x1p-8;
+  conditions.require(
+      h.product.relative == u / (1 + u) + 0x1p-21 && h.product.absolute == 0x1p-22,
+      fmt::format("kRelative and kAbsolute are not those of products in {}", h.product.format));
+  conditions.require(h.masked && h.format == "f32" && h.accuracy.starts_with("abs:"),
+                     "a product without a mask, not of f32, or not of the class abs");
+  conditions.require(h.activation != "expression", "a product of an expression, whose domain ends");
+  conditions.require(h.product.oracle > 0 && h.product.oracle <= h.product.total,
+                     "kO is not between 0 and kT");
+}
+
 // The constants from y to a row, and its terms.
 void require_coordinate(Conditions& conditions, const BackwardHeader& h) {
   if (h.masked) {
@@ -335,11 +350,12 @@ CheckReport prove(const Header& h, Findings wanted) {
     add([&] { return prove_rounded(h); });
   }
   if constexpr (std::is_same_v<Header, BackwardHeader>) {
-    if (h.masked) add([&] { return prove_coordinate(h, h.bound_k); });
+    if (h.masked && !h.of_product()) add([&] { return prove_coordinate(h, h.bound_k); });
     add([&] { return prove_rounding(h, h.bound_b); });
     // kA of the class rel is no absolute error.
     if (h.format == "f32" && !h.accuracy.starts_with("rel:")) add([&] { return prove_row_claims(h); });
     if (h.format != "f32") add([&] { return prove_storage(h); });
+    if (h.of_product()) add([&] { return prove_product(h); });
   }
   if constexpr (!std::is_same_v<Header, TableHeader> && !std::is_same_v<Header, CodeHeader> &&
                 !std::is_same_v<Header, Fp8Header>) {
@@ -386,6 +402,7 @@ Finding check_structure(const BackwardHeader& h) {
   conditions.require(h.format != "f32" || h.accuracy.starts_with("ulp:") == h.two_word,
                      "an f32 class in ulp without kUlp, or the reverse");
   if (h.format != "f32") require_storage(conditions, h.storage);
+  if (h.of_product()) require_product(conditions, h);
   require_coordinate(conditions, h);
   require_segments(conditions, h);
   Finding finding = conditions.finding();

@@ -576,6 +576,22 @@ void describe_segments(Text& t, BackwardHeader& h) {
 }
 
 template <class Text>
+void describe_product(Text& t, ProductClaims& claims, InputKind input) {
+  t.line(
+      "  // y = RN_f32(z / b) of a z = f(x) b rounded to kProduct: |y - f(x)| <= kRelative |f(x)| + "
+      "kAbsolute\n");
+  choice(t, "kProduct", claims.format, {"f16", "bf16"});
+  t.constant("kRelative", claims.relative, "u / (1 + u), and roundings to fp32");
+  t.constant("kAbsolute", claims.absolute, "what an fp32 f(x) is off by where it is near 0");
+  t.line(
+      "  // over every fp32 y, both masks, and all real x so near to it (T total error, O what no function "
+      "of "
+      "(y, m) goes below)\n");
+  t.bound("kT", claims.total, "sup |g(y, m) - f'(x)|", claims.found_total, input);
+  t.bound("kO", claims.oracle, "half the range of f' over one (y, m)", claims.found_oracle, input);
+}
+
+template <class Text>
 void describe_bounds(Text& t, BackwardHeader& h) {
   const bool relative = h.accuracy.starts_with("rel:");
   t.line(
@@ -584,7 +600,11 @@ void describe_bounds(Text& t, BackwardHeader& h) {
   const InputKind input = h.masked ? InputKind::y_and_mask : InputKind::y;
   t.bound("kA", h.bound_a, relative ? "sup |p/g - 1|; in the row next to y = 0-, sup |p - g|" : "sup |p - g|",
           h.found_a, InputKind::x);
-  if (h.masked) t.bound("kK", h.bound_k, "sup |g(s_c(y)) - g(s(y))| over the stored y", h.found_k, input);
+  constexpr std::string_view kProductText = "  // y = RN_f32(z / b)";
+  bool of_product = h.of_product();
+  t.ahead(kProductText, of_product);
+  if (h.masked && !of_product)
+    t.bound("kK", h.bound_k, "sup |g(s_c(y)) - g(s(y))| over the stored y", h.found_k, input);
   t.bound("kB", h.bound_b, "sup |fp32 sequence - exact sequence|", h.found_b, input);
   if (h.format == "f32" && !relative)
     t.bound("kAB", h.bound_ab, "sup over the rows of A + B", h.found_ab, input);
@@ -592,6 +612,7 @@ void describe_bounds(Text& t, BackwardHeader& h) {
     t.bound("kUlp", h.bound_ulp, "sup (A + B) / ulp(g) where |g| >= kUlpFrom", h.found_ulp, input);
     t.constant("kUlpFrom", h.ulp_from, "");
   }
+  if (of_product) describe_product(t, h.product, input);
   if (h.format != "f32") describe_storage(t, h, h.storage, input);
 }
 

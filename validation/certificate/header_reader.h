@@ -54,6 +54,14 @@ struct StorageClaims {
   FoundInput found_total = {}, found_oracle = {}, found_regret = {};
 };
 
+/// What is claimed of y = RN_f32(z / b) for a z = f(x) b rounded to `format`, |y - f(x)| <= relative |f(x)| +
+/// absolute: over every such fp32 y, both mask bits and all real x.
+struct ProductClaims {
+  std::string format;  // empty: nothing
+  double relative = 0, absolute = 0, total = 0, oracle = 0;
+  FoundInput found_total = {}, found_oracle = {};
+};
+
 /// What every header says of itself.
 struct HeaderNames {
   std::string file;  // as messages name it
@@ -92,6 +100,8 @@ struct BackwardHeader : HeaderNames {
   double bound_ab = 0;
   FoundInput found_a, found_k, found_b, found_ab, found_ulp;
   StorageClaims storage;  // of headers whose format is not f32
+  ProductClaims product;  // of some f32 headers, in place of bound_k
+  bool of_product() const { return !product.format.empty(); }
   CoefficientTable table;
 };
 

@@ -100,6 +100,23 @@ TEST(Spec, SaysFilePlaceAndReason) {
   EXPECT_EQ(refusal_of_spec("{\"schema\": 1e999}"), "spec.json: JSON: a number is beyond double's range");
 }
 
+TEST(Spec, AProductsQuotientsAreAskedForInFull) {
+  const std::string text = kernels::read_file(kRoot + "/approx/specs/silu_f16_product.json");
+  const auto refusal = [&](const std::string& part, const std::string& other) {
+    std::string changed = text;
+    changed.replace(changed.find(part), part.size(), other);
+    return refusal_of_spec(changed);
+  };
+  EXPECT_EQ(parse_spec(text, "spec.json").backward->product, Format::f16);
+  EXPECT_EQ(refusal("\"product\": \"f16\"", "\"product\": \"f32\""),
+            "spec.json: product: must be f16 or bf16");
+  EXPECT_EQ(refusal("\"format\": \"f32\"", "\"format\": \"f16\""),
+            "spec.json: format: must be f32 beside product: z / b is an fp32 number");
+  EXPECT_EQ(refusal("abs:2^-13", "rel:2^-13"), "spec.json: target: must be abs:2^-N beside product");
+  EXPECT_EQ(refusal("\"storage\": {\"ratio\": 1.02, \"regret\": \"2^-3\"}", "\"scheme\": \"horner\""),
+            "spec.json: storage: is missing beside product");
+}
+
 TEST(Spec, WhatItQuotesStaysShort) {
   const std::string rubbish(100000, 'x');
   EXPECT_LT(refusal_of_spec(with("\"degree\": 6", "\"degree\": 6, \"" + rubbish + "\": 1")).size(), 600U);
