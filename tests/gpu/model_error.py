@@ -23,6 +23,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 ELEMENTWISE = ("gelu_forward", "gelu_backward")
 NORMS = ("layernorm_forward", "layernorm_backward", "rmsnorm_forward", "rmsnorm_backward")
 SEARCHED = (*ELEMENTWISE, "layernorm_forward", "layernorm_backward")  # in bf16
+# (kernel, columns) whose blocks work otherwise than when they were measured: a norm's backward has as many
+# slots a block as keep all SMs busy since then. They are printed, and count in no limit.
+CHANGED = {("layernorm_backward", 8192)}
 # Errors of the prediction, and the share of the fastest's speed that the first 16 as predicted reach.
 MEDIAN, WORST, FIRST_16 = 0.06, 0.15, 0.97
 
@@ -96,11 +99,12 @@ def main():
         if lacking := measured.keys() - times.keys():
             fail(1, f"no prediction of {len(lacking)} rows, such as {min(lacking)}")
         for row, us in measured.items():
-            error = times[row] / us - 1
-            errors[row[0]].append(abs(error))
+            error, changed = times[row] / us - 1, (row[0], row[3]) in CHANGED
+            if not changed:
+                errors[row[0]].append(abs(error))
             if options.rows:
                 print(f"{row[0]:20}{row[1]:5}{row[2]:>8} x {row[3]:<10}{us:9.2f} us measured"
-                      f"{times[row]:9.2f} predicted{error:+8.1%}")
+                      f"{times[row]:9.2f} predicted{error:+8.1%}{', changed since' if changed else ''}")
         print(f"{device}: predicted time of the defaults beside the measured one")
         for kernel, each in errors.items():
             print(f"  {kernel:20}{len(each):4} rows, error: median {statistics.median(each):.1%}, worst "

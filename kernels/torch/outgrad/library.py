@@ -6,7 +6,6 @@ import pathlib
 import typing
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 LEAST_TORCH = (2, 10)
 
@@ -20,6 +19,8 @@ _path = next(iter(pathlib.Path(__file__).parent.glob("liboutgrad_torch.*")), Non
 if _path is None:
     raise ImportError(
         f"outgrad: {pathlib.Path(__file__).parent} has no liboutgrad_torch: the package was not built")
+from torch.overrides import TorchFunctionMode  # noqa: E402  (after what an older PyTorch is told)
+
 torch.ops.load_library(str(_path))
 
 # outgrad_format of kernels/c/outgrad.h.

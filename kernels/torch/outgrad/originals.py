@@ -1,9 +1,9 @@
 """Classes of other libraries that compute what a class of this package does, and that class.
 
-transformers repeats a norm in each of its models under a new name, in about fifteen forms. A class is
+transformers repeats a norm in each of its models under a new name, in the forms listed below. A class is
 recognised by its code, which is compared with that of one class of the form, where this is installed. The
-forms differ in what multiplies x^ (w or 1 + w) and in the type of y. Theirs round x^, its product and y; y of
-ours is rounded once.
+forms differ in what multiplies x^ (w or 1 + w) and in the type of y. Most of them round x^, its product and
+y; y of ours is rounded once.
 """
 
 import functools
@@ -47,8 +47,10 @@ class WiderTypeRMSNorm(_Original):
     """RMSNorm whose y has the wider type of x and the weight: that of Llama."""
 
     def _input(self, x):
-        x, kind, weight = super()._input(x), x.device.type, self.weight
-        if x.dtype == weight.dtype or (self.norms == "autocast" and torch.is_autocast_enabled(kind)):
+        x, weight = super()._input(x), self.weight
+        in_autocasts_type = (self.norms == "autocast" and not x.is_meta
+            and torch.is_autocast_enabled(x.device.type))
+        if x.dtype == weight.dtype or in_autocasts_type:
             return x
         return x.to(torch.promote_types(x.dtype, weight.dtype))
 
