@@ -190,10 +190,10 @@ _NOT_COMPUTED = {"__init__", "extra_repr", "reset_parameters"}
 @functools.cache
 def _computed(kind):
     """What a class computes, for comparison: its bases, and the code of its methods, by name. None if one of
-    them is no Python function."""
+    them is no Python function, or if it has properties."""
     found = {}
     for name, member in vars(kind).items():
-        if callable(member) and name not in _NOT_COMPUTED:
+        if (callable(member) or hasattr(member, "__get__")) and name not in _NOT_COMPUTED:
             code = getattr(member, "__code__", None)
             if code is None:
                 return None
@@ -224,12 +224,14 @@ def class_for(kind: type[nn.Module]) -> type[nn.Module] | None:
 
 def why_not(module: nn.Module) -> str | None:
     """Why an object of such a class must stay as it is, or None."""
-    own = module.__dict__
+    own, ours = module.__dict__, class_for(type(module))
+    if ours is None:
+        return None
     if own.get("_fast_norm"):
         return "timm's fast norm, which has roundings of its own"
     if own.get("inplace"):
         return "inplace=True: it overwrites its input"
-    weight, ours = module._parameters.get("weight"), class_for(type(module))
-    if weight is not None and weight.dim() > 1 and ours is not None and issubclass(ours, _Original):
+    weight = module._parameters.get("weight")
+    if weight is not None and weight.dim() > 1 and issubclass(ours, _Original):
         return f"its weight has {weight.dim()} dimensions, and one of them is normalised"
     return None

@@ -214,7 +214,7 @@ def patch(model, example=None, norms="fp32", store=stores.DEFAULT):
         before = [(module, module.store) for module in model.modules() if isinstance(module, _Peer)]
         # which measures for itself, unless what it would measure is not what runs then
         kept = None if example is None or not theirs else patching._run(model, example, "forward pass before")
-        # whose unpatch takes a class that another library made of its own for one that must stay
+        # outgrad.patch frees a model first, and would take these classes for another library's, which stay
         peers = [(module, type(module)) for module, _ in before if "_outgrad_was" in vars(module)]
         for module, kind in peers:
             module.__class__ = _WITHOUT[kind]

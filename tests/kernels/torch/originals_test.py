@@ -190,7 +190,14 @@ def test_a_class_with_other_code_is_left_alone():
 
         forward = of_transformers("gemma", "GemmaRMSNorm").forward
 
-    for module in (OtherRMSNorm(WIDTH), TwiceRMSNorm()):
+    class PropertyRMSNorm(nn.Module):
+        __module__ = "transformers.models.property.modeling_property"
+        weight = property(lambda self: torch.full((WIDTH,), 3.0))
+        eps = 1e-6
+        _norm = of_transformers("gemma", "GemmaRMSNorm")._norm
+        forward = of_transformers("gemma", "GemmaRMSNorm").forward
+
+    for module in (OtherRMSNorm(WIDTH), TwiceRMSNorm(), PropertyRMSNorm()):
         assert originals.class_for(type(module)) is None
         report = outgrad.patch(module)
         assert not report.swapped and "is a class of its own" in str(report)
@@ -241,6 +248,8 @@ def test_timms_classes():
         module._fast_norm = True
         report = outgrad.patch(module)
         assert not report.swapped and len(report.left_alone) == 1
+    dropout = nn.Dropout(inplace=True)
+    assert outgrad.patch(dropout).swapped, "what is said of timm's classes holds for them alone"
     vit = importlib.import_module("timm").create_model("vit_small_patch16_224", depth=2).bfloat16()
     report = outgrad.patch(vit, torch.randn(2, 3, 224, 224).bfloat16())
     assert report.total_after <= 0.67 * report.total_before and not report.left_alone

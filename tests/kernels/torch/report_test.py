@@ -120,6 +120,7 @@ def test_a_configuration_and_a_model_of_ones_own(folder, monkeypatch, capsys, tm
         (["bert", "--type", "fp8"], "invalid choice: 'fp8'"),
         (["no_such_module:make"], "no_such_module:make: No module named"),
         (["json:make"], "json:make: module 'json' has no attribute 'make'"),
+        (["bert", "--store", "silly"], "error: outgrad.patch: store: 'silly' is no store"),
         (["eomt"], "eomt: transformers has no model for a EomtConfig"),
         (["univnet"], "univnet: a UnivNetModel cannot be run on tokens, images or Whisper's sound: "),
     ],
