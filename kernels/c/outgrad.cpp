@@ -27,6 +27,7 @@
 #include "kernels/host/errors.h"
 #include "kernels/host/parallel.h"
 #include "kernels/norm_store.h"
+#include "kernels/product_fits.h"
 #include "kernels/softmax.h"
 
 namespace outgrad::c {
@@ -376,7 +377,7 @@ void* member(const outgrad_call& a, const char* name) {
       OUTGRAD_C_MEMBER(dy),    OUTGRAD_C_MEMBER(dz_next),  OUTGRAD_C_MEMBER(dx),
       OUTGRAD_C_MEMBER(dz),    OUTGRAD_C_MEMBER(dgamma),   OUTGRAD_C_MEMBER(dbeta),
       OUTGRAD_C_MEMBER(dbias), OUTGRAD_C_MEMBER(codes),    OUTGRAD_C_MEMBER(b),
-      OUTGRAD_C_MEMBER(db),    OUTGRAD_C_MEMBER(workspace)};
+      OUTGRAD_C_MEMBER(db),    OUTGRAD_C_MEMBER(slot),     OUTGRAD_C_MEMBER(workspace)};
 #undef OUTGRAD_C_MEMBER
   void* pointer = nullptr;
   for (const Member& each : kMembers) {
@@ -692,6 +693,44 @@ outgrad_status enter_gated(const char* name, bool backward, const outgrad_call* 
   });
 }
 
+outgrad_status enter_product(const char* name, bool backward, const outgrad_call* given) {
+  return entered(name, [&] {
+    const outgrad_call a = read(given);
+    const FormatKernels& kernels = kernels_of(a.format);
+    check_activation(a.activation);
+    if (!kernels::has_product(a.activation)) {
+      refuse(OUTGRAD_ERROR_ACTIVATION, "%s has no pair that keeps its product; gelu, gelu_tanh and silu have",
+             kernels::kActivationNames[a.activation]);
+    }
+    FormatKernels::Run* const run =
+        (backward ? kernels.product_backward : kernels.product_forward)[a.activation];
+    if (run == nullptr) refuse(OUTGRAD_ERROR_FORMAT, "a pair keeps its product in f16 and bf16, not in f32");
+    check_shape(a.rows, a.n);
+    check_shape(a.rows, 2 * a.n);
+    const bool packed = (backward ? a.db : a.b) == nullptr;
+    const i64 elements = a.rows * a.n, size = kInfo[a.format].bytes, bytes = elements * size,
+              of_pair = packed ? 2 * bytes : bytes;
+    Arrays arrays;
+    if (backward) {
+      for (const char* const input : {"dy", "y", "slot"})
+        arrays.add(input, Role::kInput, member(a, input), bytes, size);
+      arrays.add("mask", Role::kInput, a.mask, mask_bytes(elements), 4);
+      arrays.add(packed ? catalogue::result("dx", kernels::kNoOperand) : catalogue::result("dx", 0), a.dx,
+                 of_pair, size);
+      if (!packed) arrays.add(catalogue::result("db", kernels::kNoOperand), a.db, bytes, size);
+    } else {
+      arrays.add("x", Role::kInput, a.x, of_pair, size);
+      if (!packed) arrays.add("b", Role::kInput, a.b, bytes, size);
+      arrays.add(catalogue::result("y", packed ? kernels::kNoOperand : 0), a.y, bytes, size);
+      arrays.add(catalogue::result("slot", packed ? kernels::kNoOperand : 1), a.slot, bytes, size);
+      arrays.add("mask", Role::kOutput, a.mask, mask_bytes(elements), 4);
+    }
+    arrays.check();
+    const ThreadLimit limit;
+    run({a});
+  });
+}
+
 // --- Softmax -------------------------------------------------------------------------------------
 
 // From `input`, codes, or from it and codes `output`, which may be the input itself and is null without one.
@@ -918,6 +957,14 @@ outgrad_status outgrad_gated_forward(const outgrad_call* call) {
 
 outgrad_status outgrad_gated_backward(const outgrad_call* call) {
   return enter_gated("outgrad_gated_backward", true, call);
+}
+
+outgrad_status outgrad_product_forward(const outgrad_call* call) {
+  return enter_product("outgrad_product_forward", false, call);
+}
+
+outgrad_status outgrad_product_backward(const outgrad_call* call) {
+  return enter_product("outgrad_product_backward", true, call);
 }
 
 outgrad_status outgrad_softmax_forward(const outgrad_call* call) {

@@ -42,7 +42,7 @@ struct Call {
 };
 
 // The contracts are in kernels/host/elementwise.h, forwards.h, parity.h, code.h, mxfp8.h, fp8.h, fp4.h,
-// bias.h, gated.h, layernorm.h, norm_store.h and softmax.h.
+// bias.h, gated.h, product.h, layernorm.h, norm_store.h and softmax.h.
 struct FormatKernels {
   using Run = void(const Call& call);
 
@@ -59,6 +59,9 @@ struct FormatKernels {
   // By activation, null of one that is no gate.
   Run* gated_forward[kActivations] = {};
   Run* gated_backward[kActivations] = {};
+  // The same of pairs that keep their product, which f32 has none of.
+  Run* product_forward[kActivations] = {};
+  Run* product_backward[kActivations] = {};
 
   Run* softmax_forward;
   Run* softmax_encode;

@@ -19,6 +19,7 @@
 #include "kernels/host/mxfp8.h"
 #include "kernels/host/norm_store.h"
 #include "kernels/host/parity.h"
+#include "kernels/host/product.h"
 #include "kernels/host/softmax.h"
 
 namespace outgrad::c {
@@ -131,6 +132,26 @@ void gated_backward(const Call& call) {
                                               packed ? dx + a.n : as<T>(a.db), as<T>(a.y));
 }
 
+template <class Gate, class T>
+void product_forward(const Call& call) {
+  const outgrad_call& a = call.given;
+  const bool packed = a.b == nullptr;
+  const T* const x = as<const T>(a.x);
+  kernels::product_forward<Gate, T, kSchedule>(x, packed ? x + a.n : as<const T>(a.b),
+                                               {a.rows, a.n, packed ? 2 * a.n : a.n}, as<T>(a.y),
+                                               as<T>(a.slot), a.mask);
+}
+
+template <class Gate, class T>
+void product_backward(const Call& call) {
+  const outgrad_call& a = call.given;
+  const bool packed = a.db == nullptr;
+  T* const dx = as<T>(a.dx);
+  kernels::product_backward<Gate, T, kSchedule>(as<const T>(a.dy), as<const T>(a.y), as<const T>(a.slot),
+                                                a.mask, {a.rows, a.n, packed ? 2 * a.n : a.n}, dx,
+                                                packed ? dx + a.n : as<T>(a.db));
+}
+
 template <class T>
 void softmax_forward(const Call& call) {
   const outgrad_call& a = call.given;
@@ -237,6 +258,10 @@ constexpr void add_gates(FormatKernels& all, std::integer_sequence<int, kActivat
     if constexpr (kernels::kIsGate<Gate>) {
       all.gated_forward[kAt] = gated_forward<Gate, T>;
       all.gated_backward[kAt] = gated_backward<Gate, T>;
+    }
+    if constexpr (kernels::kHasProduct<Gate, T>) {
+      all.product_forward[kAt] = product_forward<Gate, T>;
+      all.product_backward[kAt] = product_backward<Gate, T>;
     }
   };
   (add.template operator()<kActivation>(), ...);

@@ -28,6 +28,7 @@
 #include "kernels/forward_fits.h"
 #include "kernels/gate.h"
 #include "kernels/host/call.h"
+#include "kernels/product_fits.h"
 #include "kernels/softmax.h"
 #include "kernels/stored.h"
 #include "kernels/support/digest.h"
@@ -748,14 +749,15 @@ void Cuda::softmax_backward(outgrad_call of) const {
 
 namespace {
 
-// The rows of a packed matrix's halves, as the kernels take them.
+// The rows of a packed matrix's halves, as the kernels take them; of a product's backward, which has no b, db
+// says that they are apart.
 struct GatedHalves {
   const void *a, *b;
   void *da, *db;
   i64 stride;
 };
 GatedHalves halves_of(const outgrad_call& of) {
-  if (of.b != nullptr) return {of.x, of.b, of.dx, of.db, of.n};
+  if (of.b != nullptr || of.db != nullptr) return {of.x, of.b, of.dx, of.db, of.n};
   const i64 bytes = of.n * element_bytes_of(of.format);
   const auto behind = [&](auto* first) -> decltype(first) {
     using Byte =
@@ -780,9 +782,12 @@ void launch_gated(const At& at, DeviceKernel kernel, const outgrad_call& of, boo
       parameters);
 }
 
-void require_gate(const outgrad_call& of, const char* kernel) {
+void require_gate(const outgrad_call& of, const char* kernel, bool of_product = false) {
   require_activation(of.activation);
   require(kernels::is_gate(of.activation), kernel, "the activation is no gate");
+  require(!of_product || kernels::has_product(of.activation), kernel,
+          "the activation has no pair that keeps its product");
+  require(!of_product || of.format != OUTGRAD_F32, kernel, "a pair keeps its product in 16 bits only");
   require(of.n >= 1 && kernels::cuda::matrix_elements(of.rows, 2 * of.n) >= 0, kernel,
           "the shape is none of a matrix");
 }
@@ -809,6 +814,26 @@ void Cuda::gated_backward(outgrad_call of) const {
   launch_gated(
       At(on_), DeviceKernel::gated_backward, of, wide,
       {&of.dy, &halves.a, &halves.b, &of.rows, &of.n, &halves.stride, &halves.da, &halves.db, &of.y});
+}
+
+void Cuda::product_forward(outgrad_call of) const {
+  require_gate(of, "product_forward", true);
+  if (of.rows == 0) return;
+  GatedHalves halves = halves_of(of);
+  const bool wide = of.n % kernels::cuda::kOctet == 0 && is_aligned(halves.a) && is_aligned(halves.b) &&
+                    is_aligned(of.y) && is_aligned(of.slot);
+  launch_gated(At(on_), DeviceKernel::product_forward, of, wide,
+               {&halves.a, &halves.b, &of.rows, &of.n, &halves.stride, &of.y, &of.slot, &of.mask});
+}
+
+void Cuda::product_backward(outgrad_call of) const {
+  require_gate(of, "product_backward", true);
+  if (of.rows == 0) return;
+  GatedHalves halves = halves_of(of);
+  const bool wide = of.n % kernels::cuda::kOctet == 0 && is_aligned(of.dy) && is_aligned(of.y) &&
+                    is_aligned(of.slot) && is_aligned(halves.da) && is_aligned(halves.db);
+  launch_gated(At(on_), DeviceKernel::product_backward, of, wide,
+               {&of.dy, &of.y, &of.slot, &of.mask, &of.rows, &of.n, &halves.stride, &halves.da, &halves.db});
 }
 
 // ---- Dropout ------------------------------------------------------------------------------------

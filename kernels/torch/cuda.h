@@ -86,6 +86,8 @@ class Cuda {
   void softmax_backward(outgrad_call of) const;
   void gated_forward(outgrad_call of) const;
   void gated_backward(outgrad_call of) const;
+  void product_forward(outgrad_call of) const;
+  void product_backward(outgrad_call of) const;
 
   void bias_gelu_forward(const BiasOf& of) const;
   std::size_t bias_workspace_bytes(const outgrad_call& of) const;

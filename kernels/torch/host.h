@@ -28,6 +28,8 @@ class Host {
   void softmax_backward(const outgrad_call& of) const { succeed(outgrad_softmax_backward(&of)); }
   void gated_forward(const outgrad_call& of) const { succeed(outgrad_gated_forward(&of)); }
   void gated_backward(const outgrad_call& of) const { succeed(outgrad_gated_backward(&of)); }
+  void product_forward(const outgrad_call& of) const { succeed(outgrad_product_forward(&of)); }
+  void product_backward(const outgrad_call& of) const { succeed(outgrad_product_backward(&of)); }
 
   void bias_gelu_forward(const BiasOf& of) const {
     const InFp32 bias(of.own.bias, of.own.format, of.n);

@@ -16,6 +16,7 @@
 #include "kernels/fits.h"
 #include "kernels/gate.h"
 #include "kernels/norm_store.h"
+#include "kernels/product_fits.h"
 #include "kernels/softmax.h"
 #include "kernels/support/jit/nvrtc.h"
 
@@ -252,13 +253,35 @@ extern "C" OUTGRAD_API const char* outgrad_torch_operator(std::int32_t index, co
 
 extern "C" OUTGRAD_API const char* outgrad_torch_version() { return outgrad_version(); }
 
+// The bounds of a gated pair's gradients from its product (kernels/product.h): kT of f'(a), and the relative
+// and the absolute error of f(a). Returns 0, or 1 if there is no such pair in this format.
+extern "C" OUTGRAD_API std::int32_t outgrad_torch_product(outgrad_activation activation,
+                                                          outgrad_format format, double* bounds) {
+  using namespace outgrad::kernels;
+  const auto state = [&]<int kAt, class T>(T) {
+    if constexpr (kHasProduct<GateAt<kAt>, T>) {
+      using Fit = typename ProductFit<GateAt<kAt>, T>::Type;
+      if (activation == kAt) bounds[0] = Fit::kT, bounds[1] = Fit::kRelative, bounds[2] = Fit::kAbsolute;
+    }
+  };
+  const auto of = [&]<class T, int... kAt>(T format_of, std::integer_sequence<int, kAt...>) {
+    (state.template operator()<kAt>(format_of), ...);
+  };
+  if (!has_product(activation) || (format != OUTGRAD_F16 && format != OUTGRAD_BF16)) return 1;
+  constexpr std::make_integer_sequence<int, kActivations> kAll{};
+  format == OUTGRAD_F16 ? of(F16{}, kAll) : of(BF16{}, kAll);
+  return 0;
+}
+
 // The name of an activation, in the order of outgrad_activation, and whether it has a minimum, so that its
-// gradient needs a mask, and whether it is a gate; null behind the last one.
+// gradient needs a mask, whether it is a gate, and whether it is one that can be had from its pair's product;
+// null behind the last one.
 extern "C" OUTGRAD_API const char* outgrad_torch_activation(std::int32_t activation, std::int32_t* facts) {
   using namespace outgrad;
   if (activation >= kernels::kActivations) return nullptr;
   facts[0] = torch_operators::is_masked(activation);
   facts[1] = kernels::is_gate(activation);
+  facts[2] = kernels::has_product(activation);
   return kernels::kActivationNames[activation];
 }
 

@@ -599,6 +599,42 @@ void operators_of_rows(Each&& each) {
         if (a.numel() > 0) call.run.gated_backward(of);
         return std::tuple(da, db, y);
       });
+  each("product_forward(Tensor a, Tensor? b, int activation) -> (Tensor, Tensor, Tensor)",
+       "gated(a, b), gated(a, b), gated_mask(a, b)",
+       [](const Tensor& a, const OptionalTensor& b, i64 activation) {
+         const On<Backend> call(a);
+         outgrad_call of = gated_of(call, a, b, activation);
+         const auto like_z = [&] { return b ? call.made_like(a) : call.made_like(a, of.n); };
+         const Tensor z = like_z(), slot = like_z(), mask = call.words_of(mask_words(of.rows * of.n));
+         of.y = into(z);
+         of.slot = into(slot);
+         of.mask = into(mask);
+         if (a.numel() > 0) call.run.product_forward(of);
+         return std::tuple(z, slot, mask);
+       });
+  each(
+      "product_backward(Tensor dz, Tensor z, Tensor slot, Tensor mask, int activation, bool packed) -> "
+      "(Tensor, Tensor)",
+      "packed(dz) if packed else same(dz), none(dz) if packed else same(dz)",
+      [](const Tensor& dz, const Tensor& z, const Tensor& slot, const Tensor& mask, i64 activation,
+         bool packed) {
+        const On<Backend> call(dz);
+        outgrad_call of = over_rows(dz, std::max<i64>(packed ? dz.sizes().back() : dz.numel(), 1));
+        of.activation = int_of(activation);
+        require_like(z, dz, "z");
+        require_like(slot, dz, "slot");
+        require_elements(mask, ScalarType::Int, mask_words(dz.numel()), "mask");
+        const Tensor da = packed ? call.made_like(dz, 2 * of.n) : call.made_like(dz),
+                     db = packed ? call.none_like(dz) : call.made_like(dz);
+        of.dy = call.data(dz);
+        of.y = call.data(z);
+        of.slot = call.data(slot);
+        of.mask = call.data(mask);
+        of.dx = into(da);
+        if (!packed) of.db = into(db);
+        if (dz.numel() > 0) call.run.product_backward(of);
+        return std::tuple(da, db);
+      });
   each("softmax_forward_code(Tensor x, SymInt columns) -> (Tensor, Tensor)", "same(x), octets(x, 8)",
        [](const Tensor& x, i64 columns) {
          const On<Backend> call(x);

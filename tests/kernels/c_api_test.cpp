@@ -36,6 +36,7 @@
 #include "kernels/host/norm_store.h"
 #include "kernels/host/parity.h"
 #include "kernels/host/gated.h"
+#include "kernels/host/product.h"
 #include "kernels/host/softmax.h"
 #include "tests/kernels/c_calls.h"
 #include "tests/kernels/patterns.h"
@@ -461,6 +462,62 @@ void expect_gated() {
     EXPECT_EQ(outgrad_gated_backward(&call), OUTGRAD_ERROR_ACTIVATION);
     EXPECT_NE(std::string(outgrad_error_message()).find("is no gate; gelu"), std::string::npos);
   }
+}
+
+// The same of pairs that keep their product.
+template <int kActivation, class T>
+void expect_product() {
+  outgrad_call call{.size = sizeof call, .format = kFormatOf<T>, .activation = kActivation, .rows = 3, .n = 700};
+  if constexpr (kHasProduct<GateAt<kActivation>, T>) {
+    using Gate = GateAt<kActivation>;
+    const i64 elements = call.rows * call.n;
+    const auto count = static_cast<size_t>(elements);
+    patterns::Random random(9);
+    std::vector<T> x(2 * count), dy(count);
+    for (std::vector<T>* const all : {&x, &dy}) {
+      for (T& each : *all) each = narrow<T>(static_cast<float>(static_cast<i32>(random.next())) * 0x1p-28f);
+    }
+    std::vector<T> y(count), slot(count), dx(x.size()), found_y = y, found_slot = slot, found_dx = dx;
+    std::vector<u32> mask((count + 31) / 32), found_mask = mask;
+    const GatedShape shape{call.rows, call.n, 2 * call.n};
+    product_forward<Gate, T, kScalar>(x.data(), x.data() + call.n, shape, y.data(), slot.data(), mask.data());
+    product_backward<Gate, T, kScalar>(dy.data(), y.data(), slot.data(), mask.data(), shape, dx.data(),
+                                       dx.data() + call.n);
+    call.x = x.data(), call.y = found_y.data(), call.mask = found_mask.data(), call.slot = found_slot.data();
+    call.dy = dy.data(), call.dx = found_dx.data();
+    ASSERT_EQ(outgrad_product_forward(&call), OUTGRAD_OK) << outgrad_error_message();
+    EXPECT_EQ(patterns::first_difference(found_y, y), -1);
+    EXPECT_EQ(patterns::first_difference(found_slot, slot), -1);
+    EXPECT_EQ(found_mask, mask);
+    ASSERT_EQ(outgrad_product_backward(&call), OUTGRAD_OK) << outgrad_error_message();
+    EXPECT_EQ(patterns::first_difference(found_dx, dx), -1);
+
+    // apart, in place of a, b and dy, of the first row
+    const std::vector<T> wanted(dx.begin() + call.n, dx.begin() + 2 * call.n);
+    call.rows = 1, call.b = x.data() + call.n, call.y = x.data(), call.slot = x.data() + call.n;
+    ASSERT_EQ(outgrad_product_forward(&call), OUTGRAD_OK) << outgrad_error_message();
+    std::vector<T> db(static_cast<size_t>(call.n));
+    call.dx = dy.data(), call.db = db.data();
+    ASSERT_EQ(outgrad_product_backward(&call), OUTGRAD_OK) << outgrad_error_message();
+    EXPECT_EQ(patterns::first_difference(db, wanted), -1);
+    dy.resize(static_cast<size_t>(call.n)), dx.resize(static_cast<size_t>(call.n));
+    EXPECT_EQ(patterns::first_difference(dy, dx), -1);
+    call.db = call.dx;
+    EXPECT_EQ(outgrad_product_backward(&call), OUTGRAD_ERROR_OVERLAP);
+  } else {
+    const auto status = has_product(kActivation) ? OUTGRAD_ERROR_FORMAT : OUTGRAD_ERROR_ACTIVATION;
+    EXPECT_EQ(outgrad_product_forward(&call), status);
+    EXPECT_EQ(outgrad_product_backward(&call), status);
+    EXPECT_NE(std::string(outgrad_error_message()).find("product"), std::string::npos);
+  }
+}
+
+TEST(CInterface, GatedPairsThatKeepTheirProductAreTheHeadersBits) {
+  [&]<size_t... K>(std::index_sequence<K...>) {
+    (expect_product<K, float>(), ...);
+    (expect_product<K, F16>(), ...);
+    (expect_product<K, BF16>(), ...);
+  }(std::make_index_sequence<kActivations>{});
 }
 
 TEST(CInterface, GatedPairsAreTheHeadersBits) {

@@ -25,6 +25,8 @@ namespace outgrad::kernels::c_calls {
   _(kBackwardEncoded, outgrad_backward_encoded)                      \
   _(kGatedForward, outgrad_gated_forward)                            \
   _(kGatedBackward, outgrad_gated_backward)                          \
+  _(kProductForward, outgrad_product_forward)                        \
+  _(kProductBackward, outgrad_product_backward)                      \
   _(kSoftmaxForward, outgrad_softmax_forward)                        \
   _(kSoftmaxEncode, outgrad_softmax_encode)                          \
   _(kSoftmaxBackward, outgrad_softmax_backward)                      \
@@ -52,10 +54,11 @@ enum Id { OUTGRAD_C_FUNCTIONS(OUTGRAD_C_ID) kIds };
 inline bool is_activation(Id id) { return id <= kActivationBackward; }
 inline bool is_coded(Id id) { return id == kEncode || id == kBackwardEncoded; }
 // Here their x holds both a and b; c_api_test.cpp has them apart.
-inline bool is_gated(Id id) { return id == kGatedForward || id == kGatedBackward; }
-inline bool is_gate(outgrad_activation activation) {
+inline bool is_gated(Id id) { return id >= kGatedForward && id <= kProductBackward; }
+inline bool is_product(Id id) { return id == kProductForward || id == kProductBackward; }
+inline bool has_pair(Id id, outgrad_activation activation) {
   return activation == OUTGRAD_GELU || activation == OUTGRAD_GELU_TANH || activation == OUTGRAD_SILU ||
-         activation == OUTGRAD_SIGMOID;
+         (activation == OUTGRAD_SIGMOID && !is_product(id));
 }
 inline bool is_softmax(Id id) { return id >= kSoftmaxForward && id <= kSoftmaxBackward; }
 inline bool is_bias(Id id) { return id == kBiasForward || id == kBiasBackward; }
@@ -86,7 +89,7 @@ inline bool has_parts(outgrad_store store) {
   _(kDy, dy, 0) _(kDx, dx, 0) _(kDz, dz, 0) _(kDzNext, dz_next, 0)                                         \
   _(kBias, bias, 4) _(kGamma, gamma, 4) _(kBeta, beta, 4) _(kRstd, rstd, 4)                                \
   _(kDgamma, dgamma, 4) _(kDbeta, dbeta, 4) _(kDbias, dbias, 4)                                            \
-  _(kCodes, codes, 1) _(kScales, scales, 1) _(kParts, parts, 1)                                            \
+  _(kCodes, codes, 1) _(kScales, scales, 1) _(kParts, parts, 1) _(kSlot, slot, 0)                          \
   _(kSide, side_channels, 4) _(kXHat, side_x_hat, 4) _(kWorkspace, workspace, 4)
 // clang-format on
 struct Member {
@@ -136,6 +139,13 @@ inline Uses uses_of(Id id, outgrad_call& call) {
   };
   const auto packed = [&](i64 bits) { return (size * bits + 7) / 8; };
   call.codes_bytes = call.scales_bytes = call.parts_bytes = 0;
+  if (is_product(id)) {
+    const bool writes = id == kProductForward;
+    if (!writes) stored(false, kDy);
+    add(!writes, writes ? kX : kDx, 2 * size * unit);
+    stored(writes, kY), stored(writes, kSlot), add(writes, kMask, (size + 31) / 32 * 4);
+    return uses;
+  }
   if (is_gated(id)) {
     if (id == kGatedBackward) stored(false, kDy);
     add(false, kX, 2 * size * unit);

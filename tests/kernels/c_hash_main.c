@@ -353,6 +353,15 @@ static void gated(int format, int64_t rows, int64_t n) {
     print_array("gated_y", names[k], format, call.y, rows * n);
     check(outgrad_gated_backward(&call));
     print_array("gated_dx", names[k], format, x, 2 * rows * n);
+    if (format == OUTGRAD_F32 || gates[k] == OUTGRAD_SIGMOID) continue;
+    for (i = 0; i < 2 * rows * n; ++i) set_bits(format, x, i, moderate(format));
+    call.slot = elements(format, rows * n);
+    call.mask = allocate((size_t)((rows * n + 31) / 32) * sizeof *call.mask);
+    check(outgrad_product_forward(&call));
+    print_array("product_y", names[k], format, call.y, rows * n);
+    print_array("product_slot", names[k], format, call.slot, rows * n);
+    check(outgrad_product_backward(&call));
+    print_array("product_dx", names[k], format, x, 2 * rows * n);
   }
 }
 

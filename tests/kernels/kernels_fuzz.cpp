@@ -233,8 +233,9 @@ std::set<outgrad_status> wrong_values(Id id, const outgrad_call& a) {
              known_activation = a.activation >= 0 && a.activation <= OUTGRAD_ELU;
   const bool known_store = takes_store(id, a.store) || !takes_store(id);
   if (a.format < OUTGRAD_F32 || a.format > OUTGRAD_BF16) found.insert(OUTGRAD_ERROR_FORMAT);
-  if (of_store ? !known_activation : is_gated(id) && !is_gate(a.activation))
+  if (of_store ? !known_activation : is_gated(id) && !has_pair(id, a.activation))
     found.insert(OUTGRAD_ERROR_ACTIVATION);
+  if (is_product(id) && a.format == OUTGRAD_F32) found.insert(OUTGRAD_ERROR_FORMAT);
   if (!known_store) found.insert(OUTGRAD_ERROR_STORE);
   if (of_store && known_store) {
     if (a.store == OUTGRAD_STORE_PARITY && a.format == OUTGRAD_F32) found.insert(OUTGRAD_ERROR_FORMAT);
@@ -489,7 +490,10 @@ class Case {
     if (is_gated(call_.id)) {
       static constexpr outgrad_activation kGates[] = {OUTGRAD_GELU, OUTGRAD_GELU_TANH, OUTGRAD_SILU,
                                                       OUTGRAD_SIGMOID};
-      a.activation = choose_.of(kGates);
+      do {
+        a.activation = choose_.of(kGates);
+      } while (!has_pair(call_.id, a.activation));
+      if (is_product(call_.id) && a.format == OUTGRAD_F32) a.format = OUTGRAD_BF16;
     }
     if (takes_store(call_.id) && choose_.one_in(2)) {
       do {

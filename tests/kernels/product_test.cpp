@@ -1,6 +1,7 @@
 // What is kept of a gated pair beside z, and the gradients from it: every a of 16 bits with every significand
-// of b, and factors whose product is 0, subnormal or too large, against double precision.
-#include "kernels/product.h"
+// of b, and factors whose product is 0, subnormal or too large, against double precision; the loops over
+// arrays against one element after the other.
+#include "kernels/host/product.h"
 
 #include <gtest/gtest.h>
 
@@ -12,49 +13,16 @@
 #include <vector>
 
 #include "kernels/activation.h"
-#include "kernels/generated/gelu_bf16_product.h"
-#include "kernels/generated/gelu_f16_product.h"
-#include "kernels/generated/gelu_forward.h"
-#include "kernels/generated/gelu_tanh_bf16_product.h"
-#include "kernels/generated/gelu_tanh_f16_product.h"
-#include "kernels/generated/gelu_tanh_forward.h"
-#include "kernels/generated/silu_bf16_product.h"
-#include "kernels/generated/silu_f16_product.h"
-#include "kernels/generated/silu_forward.h"
 #include "kernels/host/parallel.h"
+#include "kernels/tuned.h"
 #include "tests/kernels/gate_truth.h"
 #include "tests/kernels/patterns.h"
 
 namespace outgrad::kernels {
 namespace {
 
-// Fits of f' from z / b, and the forward whose kXStar the bit is about.
 template <class Gate, class T>
-struct ProductOf;
-template <>
-struct ProductOf<gates::Silu, BF16> : generated::SiluBf16Product {
-  using Forward = generated::SiluForward;
-};
-template <>
-struct ProductOf<gates::Silu, F16> : generated::SiluF16Product {
-  using Forward = generated::SiluForward;
-};
-template <>
-struct ProductOf<gates::GeluTanh, BF16> : generated::GeluTanhBf16Product {
-  using Forward = generated::GeluTanhForward;
-};
-template <>
-struct ProductOf<gates::GeluTanh, F16> : generated::GeluTanhF16Product {
-  using Forward = generated::GeluTanhForward;
-};
-template <>
-struct ProductOf<gates::Gelu, BF16> : generated::GeluBf16Product {
-  using Forward = generated::GeluForward;
-};
-template <>
-struct ProductOf<gates::Gelu, F16> : generated::GeluF16Product {
-  using Forward = generated::GeluForward;
-};
+constexpr float kXStarOf = ProductFit<Gate, T>::Forward::kXStar;
 
 // The errors of s and of g(s, m) at their largest, in units of what the header says.
 struct Quotients {
@@ -66,7 +34,7 @@ struct Quotients {
 // reaches. Its sign is z's.
 template <class Gate, class T>
 Quotients quotients_of_all(int step) {
-  using Fit = ProductOf<Gate, T>;
+  using Fit = typename ProductFit<Gate, T>::Type;
   constexpr auto kTable = table_of<Fit>();
   constexpr int kSignificands = std::is_same_v<T, F16> ? 1024 : 128, kMostExponent = 15;
   const std::vector<T> all = patterns::all<T>(1);
@@ -82,7 +50,7 @@ Quotients quotients_of_all(int step) {
       const float z = widen(narrow<T>(mul_rn(f, b)));
       if (std::isinf(z)) continue;
       const float s = div_rn(z, b);
-      const float g = evaluate_backward(FloatOps{}, Fit{}, kTable, s, a >= Fit::Forward::kXStar);
+      const float g = evaluate_backward(FloatOps{}, Fit{}, kTable, s, a >= kXStarOf<Gate, T>);
       Quotients& most = worst[static_cast<size_t>(k)];
       most.ball = std::max(most.ball, std::abs(s - true_f) / ball);
       most.slope = std::max(most.slope, std::abs(g - slope) / Fit::kT);
@@ -150,16 +118,16 @@ Kept<T> kept(float a, float b) {
 }
 template <class Gate, class T>
 GateGradients<float> gradients(float dz, float a, float b) {
-  using Fit = ProductOf<Gate, T>;
+  using Fit = typename ProductFit<Gate, T>::Type;
   constexpr auto kTable = table_of<Fit>();
   const Kept<T> k = kept<Gate, T>(a, b);
-  return product_gradients(FloatOps{}, Fit{}, kTable, dz, k.z, k.slot, a >= Fit::Forward::kXStar);
+  return product_gradients(FloatOps{}, Fit{}, kTable, dz, k.z, k.slot, a >= kXStarOf<Gate, T>);
 }
 
 // By what da and db may be off, as product.h says it, where z is finite.
 template <class Gate, class T>
 void expect_bounded(float dz, float a, float b) {
-  using Fit = ProductOf<Gate, T>;
+  using Fit = typename ProductFit<Gate, T>::Type;
   constexpr double kSingle = 0x1p-22, h = kHalfLeast<T>;  // the roundings of da and db to fp32
   constexpr double kMostSlope = 1.13;
   const double f = TruthOf<Gate>::f(a), slope = TruthOf<Gate>::slope(a), most = std::abs(dz),
@@ -235,6 +203,131 @@ TEST(KeptProducts, WhatIsNoNumberStaysSo) {
     EXPECT_EQ(found.db, kInfinity);
     EXPECT_NEAR(found.da / b, 1, 0.1);
   }
+}
+
+// --- Loops ---------------------------------------------------------------------------------------
+
+template <class T>
+struct Arrays {
+  std::vector<T> a, b, dz, z, slot, da, db;
+  std::vector<u32> mask;
+};
+
+template <class T>
+Arrays<T> random_arrays(const GatedShape& shape) {
+  patterns::Random random(static_cast<u64>(shape.rows * 1000 + shape.n));
+  const i64 elements = shape.rows * shape.n, span = shape.rows * shape.stride;
+  const auto values = [&](i64 count, float scale) {
+    constexpr float kOthers[] = {0.0f, -0.0f, 0x1p-24f, std::numeric_limits<float>::infinity(),
+                                 std::numeric_limits<float>::quiet_NaN()};
+    std::vector<T> all(static_cast<size_t>(count));
+    for (T& each : all) each = narrow<T>(static_cast<float>(static_cast<i32>(random.next())) * scale);
+    for (const float other : kOthers) {
+      if (!all.empty()) all[random.next() % all.size()] = narrow<T>(other);
+    }
+    return all;
+  };
+  const std::vector<T> nothing(static_cast<size_t>(elements), narrow<T>(7)),
+      nowhere(static_cast<size_t>(span), narrow<T>(7));
+  return {values(span, 0x1p-27f), values(span, 0x1p-30f), values(elements, 0x1p-30f), nothing,
+          nothing, nowhere, nowhere, std::vector<u32>(static_cast<size_t>((elements + 31) / 32), ~u32{0})};
+}
+
+template <class Gate, class T>
+Arrays<T> by_definition(const Arrays<T>& given, const GatedShape& shape) {
+  using Fit = typename ProductFit<Gate, T>::Type;
+  constexpr auto kTable = table_of<Fit>();
+  Arrays<T> result = given;
+  std::ranges::fill(result.mask, 0);
+  for (i64 dense = 0; dense < shape.rows * shape.n; ++dense) {
+    const auto i = static_cast<size_t>(dense),
+               at = static_cast<size_t>(dense / shape.n * shape.stride + dense % shape.n);
+    const float a = widen(given.a[at]), b = widen(given.b[at]), f = value_at<Gate>(a).f;
+    const bool m = a >= kXStarOf<Gate, T>;
+    const auto kept =
+        keep_product(FloatOps{}, widen(narrow<T>(mul_rn(f, b))), widen(narrow<T>(f)), b);
+    const auto gradients =
+        product_gradients(FloatOps{}, Fit{}, kTable, widen(given.dz[i]), kept.z, kept.slot, m);
+    result.z[i] = narrow<T>(kept.z), result.slot[i] = narrow<T>(kept.slot);
+    result.mask[i / 32] |= u32{m} << i % 32;
+    result.da[at] = narrow<T>(gradients.da), result.db[at] = narrow<T>(gradients.db);
+  }
+  return result;
+}
+
+template <class Gate, class T, CpuSchedule S>
+void expect_loops(const GatedShape& shape) {
+  if constexpr (S.vector_bits <= kBestVectorBits) {
+    SCOPED_TRACE(std::string(Gate::kActivation) + " " + Format<T>::kName + " [" + std::to_string(shape.rows) +
+                 ", " + std::to_string(shape.n) + "] of rows of " + std::to_string(shape.stride) +
+                 ", vectors of " + std::to_string(S.vector_bits));
+    const Arrays<T> given = random_arrays<T>(shape), expected = by_definition<Gate>(given, shape);
+    Arrays<T> found = given;
+    product_forward<Gate, T, S>(found.a.data(), found.b.data(), shape, found.z.data(), found.slot.data(),
+                                found.mask.data());
+    EXPECT_EQ(patterns::first_difference(found.z, expected.z), -1);
+    EXPECT_EQ(patterns::first_difference(found.slot, expected.slot), -1);
+    EXPECT_EQ(found.mask, expected.mask);
+    product_backward<Gate, T, S>(found.dz.data(), found.z.data(), found.slot.data(), found.mask.data(), shape,
+                                 found.da.data(), found.db.data());
+    EXPECT_EQ(patterns::first_difference(found.da, expected.da), -1);
+    EXPECT_EQ(patterns::first_difference(found.db, expected.db), -1);
+    if (shape.stride != shape.n) return;
+    product_forward<Gate, T, S>(found.a.data(), found.b.data(), shape, found.a.data(), found.b.data(),
+                                found.mask.data());
+    EXPECT_EQ(patterns::first_difference(found.a, expected.z), -1);
+    EXPECT_EQ(patterns::first_difference(found.b, expected.slot), -1);
+    product_backward<Gate, T, S>(found.dz.data(), found.a.data(), found.b.data(), found.mask.data(), shape,
+                                 found.dz.data(), found.b.data());
+    EXPECT_EQ(patterns::first_difference(found.dz, expected.da), -1);
+    EXPECT_EQ(patterns::first_difference(found.b, expected.db), -1);
+  }
+}
+
+constexpr CpuSchedule kSmallBlocks{.vector_bits = 256, .block_elements = 1024, .streaming_stores = true};
+constexpr CpuSchedule kWide{.vector_bits = 512, .unroll = 4, .streaming_stores = true};
+
+template <class T>
+class ProductLoops : public testing::Test {};
+using SixteenBits = testing::Types<F16, BF16>;
+TYPED_TEST_SUITE(ProductLoops, SixteenBits);
+
+TYPED_TEST(ProductLoops, EveryScheduleLayoutAndLengthIsTheDefinition) {
+  using T = TypeParam;
+  const auto expect = [](i64 rows, i64 n, i64 stride) {
+    expect_loops<gates::Silu, T, CpuSchedule{}>({rows, n, stride});
+    expect_loops<gates::Silu, T, kSmallBlocks>({rows, n, stride});
+    expect_loops<gates::Silu, T, kWide>({rows, n, stride});
+  };
+  for (const i64 n : {1, 7, 8, 15, 16, 17, 31, 32, 33, 100, 1000, 1024, 1025, 5000}) {
+    expect(1, n, n);
+    expect(3, n, n);
+    expect(3, n, 2 * n);
+    expect(2, n, n + 5);
+  }
+  expect(0, 5, 5);
+}
+
+TYPED_TEST(ProductLoops, EveryGateIsTheDefinition) {
+  using T = TypeParam;
+  const auto expect = []<class Gate>(Gate) {
+    expect_loops<Gate, T, CpuSchedule{}>({5, 333, 666});
+    expect_loops<Gate, T, kSmallBlocks>({5, 333, 666});
+    expect_loops<Gate, T, kWide>({5, 333, 666});
+  };
+  expect(gates::GeluTanh{}), expect(gates::Gelu{});
+}
+
+// Past the cache: what is larger than that, and aligned.
+TYPED_TEST(ProductLoops, LargeArraysAreTheDefinition) {
+  constexpr i64 n = (i64{1} << 20) + 3;
+  expect_loops<gates::Silu, TypeParam, kSmallBlocks>({1, n, n});
+}
+
+TEST(ProductFits, AreThoseOfGatesInSixteenBits) {
+  static_assert(has_product(0) && has_product(1) && has_product(3));
+  static_assert(!has_product(7) && !has_product(5) && !has_product(-1) && !has_product(kActivations));
+  static_assert(!kHasProduct<gates::Silu, float> && !kHasProduct<gates::Sigmoid, BF16>);
 }
 
 }  // namespace

@@ -109,6 +109,7 @@ TEST_P(NvrtcTest, EveryStoresKernelsCompile) {
       "#include \"kernels/cuda/gated.cuh\"\n"
       "#include \"kernels/cuda/mxfp8.cuh\"\n"
       "#include \"kernels/cuda/parity.cuh\"\n"
+      "#include \"kernels/cuda/product.cuh\"\n"
       "#include \"kernels/cuda/softmax.cuh\"\n"
       "using namespace outgrad::kernels;\n";
   for (const std::string y : {"F16", "BF16"}) {
@@ -134,6 +135,11 @@ TEST_P(NvrtcTest, EveryStoresKernelsCompile) {
         source += "template __global__ void cuda::gated_forward" + of + "*, i64, i64, i64, " + to + ");\n";
         source += "template __global__ void cuda::gated_backward" + of + "*, const " + t +
                   "*, i64, i64, i64, " + to + ", " + to + ", " + to + ");\n";
+        if (t == "float" || gate == "Sigmoid") continue;
+        source += "template __global__ void cuda::product_forward" + of + "*, i64, i64, i64, " + to + ", " +
+                  to + ", u32*);\n";
+        source += "template __global__ void cuda::product_backward" + of + "*, const " + t +
+                  "*, const u32*, i64, i64, i64, " + to + ", " + to + ");\n";
       }
     }
     for (const std::string warps : {"1", "4", "16"}) {

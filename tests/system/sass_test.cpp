@@ -238,15 +238,33 @@ struct ByStreaming {
 };
 )";
 
+// Of the kernels of gated pairs: how many arrays of elements they read and write, and whether a mask.
+struct PairArrays {
+  int read = 0, written = 0;
+  bool reads_mask = false, writes_mask = false;
+};
+PairArrays pair_arrays(const std::string& kernel) {
+  if (kernel == "gated_forward") return {2, 1};
+  if (kernel == "gated_backward") return {3, 3};
+  if (kernel == "product_forward") return {.read = 2, .written = 2, .writes_mask = true};
+  if (kernel == "product_backward") return {.read = 3, .written = 2, .reads_mask = true};
+  return {};
+}
+
 // The explicit instantiation of a line's kernel. Y is the format of the bias for bias_gelu_forward, of y for
 // the backwards. An activation_forward runs the fit and, by ForwardsScheduleOf, the schedule of its function.
 std::string instantiation_of(const Row& row) {
   const std::string t = row.t, in = "const " + row.t + "*, ", y = "const " + row.y + "*, ";
-  if (row.kernel.starts_with("gated"))
+  if (const PairArrays pair = pair_arrays(row.kernel); pair.read > 0) {
+    std::string arrays;
+    for (int k = 0; k < pair.read; ++k) arrays += in;
+    if (pair.reads_mask) arrays += "const u32*, ";
+    arrays += "i64, i64, i64";
+    for (int k = 0; k < pair.written; ++k) arrays += ", " + t + "*";
+    if (pair.writes_mask) arrays += ", u32*";
     return "template __global__ void cuda::" + row.kernel + "<gates::" + row.fit + ", " + t + ", true>(" +
-           (row.kernel == "gated_forward"
-                ? in + in + "i64, i64, i64, " + t + "*);\n"
-                : in + in + in + "i64, i64, i64, " + t + "*, " + t + "*, " + t + "*);\n");
+           arrays + ");\n";
+  }
   const bool by_function = row.kernel == "activation_forward";
   const std::string start = "template __global__ void cuda::" + row.kernel +
                             (by_function ? "<forwards::" : "<generated::") + row.fit + ", " + t + ", ";
@@ -323,6 +341,7 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
       "#include \"kernels/cuda/bias.cuh\"\n"
       "#include \"kernels/cuda/forwards.cuh\"\n"
       "#include \"kernels/cuda/gated.cuh\"\n"
+      "#include \"kernels/cuda/product.cuh\"\n"
       "#include \"kernels/fits.h\"\n"
       "using namespace outgrad::kernels;\n" +
       std::string(kSchedules);
@@ -396,14 +415,14 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
     }
 
     const int element = row.t == "float" ? 4 : 2, y_element = row.y == "float" ? 4 : row.y[1] == '8' ? 1 : 2;
-    const bool forward = row.kernel.ends_with("forward"), bias = row.kernel.starts_with("bias"),
-               gated = row.kernel.starts_with("gated");
+    const bool forward = row.kernel.ends_with("forward"), bias = row.kernel.starts_with("bias");
+    const PairArrays pair = pair_arrays(row.kernel);
+    const bool gated = pair.read > 0;
     const std::string wide = "." + std::to_string(8 * row.access_bytes);
-    // Beside the octets, a forward stores bytes of the mask, and bias's backward the sums of its columns. Of
-    // a gated pair's backward, they are those of both gradients and of y.
-    const int stored_bytes = 8 * row.octets * element * (gated && !forward ? 3 : 1);
+    // Beside the octets, a forward stores bytes of the mask, and bias's backward the sums of its columns.
+    const int stored_bytes = 8 * row.octets * element * (gated ? pair.written : 1);
     std::set<std::string> beside;
-    if (forward && !gated) beside = {".U8"};
+    if (gated ? pair.writes_mask : forward) beside = {".U8"};
     if (bias && !forward) beside = {".E"};
     const HotPaths paths = hot_paths(*function, {wide, stored_bytes / row.access_bytes, beside});
     ASSERT_GT(paths.shortest, 0) << "no path with " << row.octets << " octets stored " << wide
@@ -424,12 +443,12 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
       }
     }
     EXPECT_EQ(bytes, row.octets * 8 *
-                         (gated              ? element * (forward ? 2 : 3)
+                         (gated              ? element * pair.read
                           : forward && !bias ? element
                                              : element + y_element));
     // f32 goes by quads, whose bits are halves of bytes.
     const int halves = row.t == "float" && row.y == "float" && row.access_bytes == 16 && !bias ? 2 : 1;
-    EXPECT_EQ(mask_bytes, forward || gated ? 0 : row.octets * halves);
+    EXPECT_EQ(mask_bytes, (gated ? !pair.reads_mask : forward) ? 0 : row.octets * halves);
 
     const double elements = 8.0 * row.octets;
     EXPECT_LE(paths.longest / elements, row.most_instructions) << "instructions per element";

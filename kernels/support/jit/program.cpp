@@ -148,11 +148,17 @@ std::string source(const ElementwiseInstance& i) {
 }
 
 std::string gated_source(DeviceKernel kernel, const std::string& gate, const std::string& type, bool wide) {
-  const std::string in = "const " + type + "*, ", out = type + "*";
-  const std::string arrays = kernel == DeviceKernel::gated_forward
-                                 ? in + in + "i64, i64, i64, " + out
-                                 : in + in + in + "i64, i64, i64, " + out + ", " + out + ", " + out;
-  return "#include \"kernels/cuda/gated.cuh\"\nusing namespace outgrad::kernels;\n" +
+  const std::string in = "const " + type + "*, ", out = type + "*", shape = "i64, i64, i64, " + out;
+  const bool of_product = kernel == DeviceKernel::product_forward || kernel == DeviceKernel::product_backward;
+  std::string arrays;
+  switch (kernel) {
+    case DeviceKernel::gated_forward: arrays = in + in + shape; break;
+    case DeviceKernel::gated_backward: arrays = in + in + in + shape + ", " + out + ", " + out; break;
+    case DeviceKernel::product_forward: arrays = in + in + shape + ", " + out + ", u32*"; break;
+    default: arrays = in + in + in + "const u32*, " + shape + ", " + out;
+  }
+  return "#include \"kernels/cuda/" + std::string(of_product ? "product" : "gated") +
+         ".cuh\"\nusing namespace outgrad::kernels;\n" +
          instantiation(kernel, "gates::" + type_name(gate) + ", " + type + ", " + text_of(wide), arrays);
 }
 

@@ -44,7 +44,7 @@ struct ElementwiseInstance {
 };
 std::string source(const ElementwiseInstance& instance);
 
-// A gated pair, forward or backward, of the gate with an activation's name.
+// A gated pair, forward or backward, of the gate with an activation's name; gated_* or product_*.
 std::string gated_source(DeviceKernel kernel, const std::string& gate, const std::string& type, bool wide);
 
 // Softmax with codes, forward or backward, on rows that so many warps share.

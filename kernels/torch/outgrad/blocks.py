@@ -118,9 +118,13 @@ class Sequence(nn.Sequential):
         return input
 
 
-class _Rewritten:
+PAIR = "gated pair"  # what a report calls one
+
+
+class Rewritten:
     """The common part of the classes that _rewritten makes."""
 
+    _outgrad_pairs = stores.DEFAULT_OF_PAIRS  # what its gated pairs keep, by patch
     _outgrad_parts: tuple[frozenset[str], ...]  # what _rewritten was given beside the class
 
     def _outgrad_norm_of(self, norm, x, residual):
@@ -152,7 +156,7 @@ class _Rewritten:
         a, b = (second, first) if swapped else (first, second)
         if (name := _takes_pair(gate, a, b)) is None:
             return first * gate(second) if swapped else gate(first) * second
-        return gates.gated(*_as_packed(a, b), name)
+        return gates.gated(*_as_packed(a, b), name, stores.for_pair(self._outgrad_pairs, name, a.dtype))
 
     def _outgrad_gated_linear(self, linear, gate, first, second, swapped=False):
         """What a Linear makes of such a product."""
@@ -162,7 +166,9 @@ class _Rewritten:
                 or (name := _takes_pair(gate, a, b)) is None
                 or not (weight.dtype == a.dtype or torch.is_autocast_enabled(a.device.type))):
             return linear(self._outgrad_gated(gate, first, second, swapped))
-        return gates.gated_linear(*_as_packed(a, b), weight, bias, name)
+        dtype = functional.dtype_under_autocast(a)
+        return gates.gated_linear(*_as_packed(a, b), weight, bias, name,
+            stores.for_pair(self._outgrad_pairs, name, dtype))
 
     def __reduce_ex__(self, protocol):
         _, _, *state = super().__reduce_ex__(protocol)
@@ -213,7 +219,7 @@ def _rewritten(kind, norms, linears, gates):
         return None
 
     def made():
-        return type(kind.__name__, (_Rewritten, kind), {**{name: ours for name, (ours, *_) in found.items()},
+        return type(kind.__name__, (Rewritten, kind), {**{name: ours for name, (ours, *_) in found.items()},
             "_outgrad_parts": (norms, linears, gates), "__module__": kind.__module__,
             "__qualname__": kind.__qualname__})
 
@@ -692,7 +698,7 @@ def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_
     if (norms or gates or len(linears) > 1) and (
             found := _rewritten(kind, norms, linears, gates)) is not None:
         ours, in_sums, in_pairs, shared = found
-        what = (["add and norm"] * bool(in_sums) + ["gated pair"] * bool(in_pairs)
+        what = (["add and norm"] * bool(in_sums) + [PAIR] * bool(in_pairs)
             + ["Linears of one input"] * shared)
         return Block(ours, " and ".join(what), in_sums | in_pairs)
     return None

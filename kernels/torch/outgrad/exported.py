@@ -62,6 +62,20 @@ def _pair_gradients(ctx, saved, dy):
 
 
 _gives("gated_forward", _keep_pair, _pair_gradients)
+
+
+def _keep_product(ctx, inputs, outputs):
+    _, b, ctx.activation = inputs
+    ctx.packed = b is None
+    ctx.save_for_backward(*outputs)
+
+
+def _product_gradients(ctx, saved, dz, *_):
+    da, db = library.product_backward(dz, *saved, ctx.activation, ctx.packed)
+    return da, None if ctx.packed else db, None
+
+
+_gives("product_forward", _keep_product, _product_gradients)
 _gives("bias_gelu_forward", lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs, inputs[1]),
     lambda ctx, saved, dy, _: library.bias_gelu_backward(dy, *saved[:2], dy.shape[-1], saved[2]))
 _gives("dropout", functional._dropout_keep, functional._dropout_gradients)

@@ -168,6 +168,12 @@ class _Operation:
         return result[: self.given] if self.given > 1 else result[0]
 
 
+def dtype_under_autocast(x):
+    """The type in which a Linear of x computes."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
 def _of_elements(*_):
     return 0
 

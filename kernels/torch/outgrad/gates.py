@@ -1,61 +1,145 @@
-"""The gated pair act(a) b of gated MLPs, whose backward pass reads a and b and makes the product again.
+"""The gated pair act(a) b of gated MLPs, and what its backward pass reads.
 
 A gated MLP (N. Shazeer, "GLU Variants Improve Transformer", 2020) multiplies an activation of one Linear's
 result by that of another, and gives the product to a third. PyTorch keeps four arrays for it: a, act(a), b
-and the product. Here a and b are all that is kept: act(a), act'(a) and, for the gradient of the third
-Linear's weight, the product are made again from them, in the pass that gives the gradients of a and b. They
-are computed in fp32 and rounded once (kernels/gate.h, which has their errors), so that nothing is lost by it.
+and the product z. Here, by `store`:
+
+    recompute  a and b. act(a), act'(a) and, for the gradient of the third Linear's weight, the product are
+               made again from them, in the pass that gives the gradients of a and b. They are computed in
+               fp32 and rounded once (kernels/gate.h, which has their errors), so that nothing is lost by it
+    output     z, which the third Linear needs anyway, and beside it one number of its type, which is b, and
+               one bit an element. z / b is act(a) rounded once, and act'(a) a function of it and the bit
+               (kernels/product.h, which says what is kept where z is 0). Nothing is made again. float16 and
+               bfloat16; gelu, gelu_tanh and silu
+    e4m3       a and b in e4m3, each at one scale of the tensor (fp8.py), from which all is made again. e5m2
+               likewise
+
+In 8 bits, with v their unit roundoff, t their least subnormal and u the unit roundoff of a's type (linear.py
+has v and t), the a' that stands for a is within d = (v + 3 u) |a| + t / (2 scale) of it. So act'(a') is
+within max |act''| d of act'(a), where max |act''| is 1/2 for silu, 0.8 for both forms of gelu and 0.1 for
+sigmoid, and act(a') within 1.13 d of act(a).
 """
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 
-from . import functional, library
+from . import fp8, functional, library, stores
 
 
-def _of(function, name, gates):
-    """The operation of an activation that is a gate."""
-    operation = gates.get(name) if isinstance(name, str) else None
-    if operation is None:
-        raise ValueError(f"outgrad.{function}: activation is {name!r}, none of {', '.join(library.GATES)}")
-    return operation
+class _Store(NamedTuple):
+    """What a pair keeps. `kept` are a and b, or z and what else compute gave, or what it gave beside z."""
+
+    compute: Callable[..., Any]  # (a, b) -> (z, *more)
+    gradients: Callable[..., Any]  # (dz, kept, packed, with_z) -> (da, db, z); db is None of a packed a
+    product: Callable[..., Any]  # (kept, dtype, shape) -> z
+    keeps_inputs: bool = False
+    keeps_product: bool = False
+
+    def kept(self, inputs, outputs):
+        """Of (a, b) and (z, *more)."""
+        return inputs if self.keeps_inputs else outputs if self.keeps_product else outputs[1:]
 
 
-def _pair(index):
+def _recompute(index):
+    def gradients(dz, kept, packed, with_z):
+        da, db, z = library.gated_backward(dz, *kept[:2], index, with_z)
+        return da, None if packed else db, z
+
+    return _Store(lambda a, b: (library.gated_forward(a, b, index),), gradients,
+        lambda kept, dtype, shape: library.gated_forward(*kept[:2], index), keeps_inputs=True)
+
+
+def _output(index):
+    def gradients(dz, kept, packed, with_z):
+        da, db = library.product_backward(dz, *kept[:3], index, packed)
+        return da, None if packed else db, kept[0]
+
+    return _Store(lambda a, b: tuple(library.product_forward(a, b, index)), gradients,
+        lambda kept, dtype, shape: kept[0], keeps_product=True)
+
+
+def _in_8_bits(index, of):
+    def codes(x):
+        scale = fp8.scale_of(x, of, fp8.LEAST)
+        return fp8.encode(x, scale, of), scale
+
     def compute(a, b):
-        return (library.gated_forward(a, b, index),)
+        first, second = a.chunk(2, -1) if b is None else (a, b)
+        return library.gated_forward(a, b, index), *codes(first), *codes(second)
+
+    def pair(kept, dtype, shape):
+        return [fp8.decode(*one, of, dtype).view(shape) for one in (kept[:2], kept[2:4])]
+
+    def gradients(dz, kept, packed, with_z):
+        da, db, z = library.gated_backward(dz, *pair(kept, dz.dtype, dz.shape), index, with_z)
+        return (torch.cat((da, db), -1), None, z) if packed else (da, db, z)
+
+    return _Store(compute, gradients,
+        lambda kept, dtype, shape: library.gated_forward(*pair(kept, dtype, shape), index))
+
+
+def _pair(store):
+    def keep(ctx, inputs, outputs):
+        ctx.save_for_backward(*store.kept(inputs, outputs))
+        ctx.packed = inputs[1] is None
 
     def gradients(ctx, saved, dy):
-        da, db, _ = library.gated_backward(dy, *saved, index, False)
-        return da, None if saved[1] is None else db
+        return store.gradients(dy, saved, ctx.packed, False)[:2]
 
-    return functional._Operation("gated", compute, lambda ctx, inputs, _: ctx.save_for_backward(*inputs),
-        gradients, whole=lambda a, b: int(b is None))
+    return functional._Operation("gated", store.compute, keep, gradients,
+        without_y=not (store.keeps_inputs or store.keeps_product), whole=lambda a, b: int(b is None))
 
 
-def _pair_and_linear(index):
+def _pair_and_linear(store):
     def compute(a, b, weight, bias):
-        return (torch.nn.functional.linear(library.gated_forward(a, b, index), weight, bias),)
+        z, *more = store.compute(a, b)
+        result = torch.nn.functional.linear(z, weight, bias)
+        return (result, z, *more) if store.keeps_product else (result, *more)
 
     def keep(ctx, inputs, outputs):
-        ctx.save_for_backward(*inputs[:3])
+        ctx.save_for_backward(inputs[2], *(inputs[:2] if store.keeps_inputs else outputs[1:]))
+        ctx.packed = inputs[1] is None
 
     def gradients(ctx, saved, dy):
-        a, b, weight = saved
+        weight, *kept = saved
         for_a, for_b, for_weight, for_bias = ctx.needs_input_grad
-        rows, da, db, y = dy.reshape(-1, weight.shape[0]), None, None, None
+        rows, shape = dy.reshape(-1, weight.shape[0]), (*dy.shape[:-1], weight.shape[1])
+        da = db = z = None
         if for_a or for_b:
-            dz = rows.mm(weight).view(*a.shape[:-1], weight.shape[1])
-            da, db, y = library.gated_backward(dz, a, b, index, for_weight)
+            da, db, z = store.gradients(rows.mm(weight).view(shape), kept, ctx.packed, for_weight)
         elif for_weight:
-            y = library.gated_forward(a, b, index)
-        dweight = rows.t().mm(y.view(-1, weight.shape[1])) if for_weight else None
+            z = store.product(kept, dy.dtype, shape)
+        dweight = rows.t().mm(z.view(-1, weight.shape[1])) if for_weight else None
         return (da if for_a else None, db if for_b else None, dweight, rows.sum(0) if for_bias else None)
 
-    return functional._Operation("gated_linear", compute, keep, gradients)
+    return functional._Operation("gated_linear", compute, keep, gradients,
+        without_y=not store.keeps_inputs)
 
 
-_pairs = {name: _pair(library.ACTIVATIONS.index(name)) for name in library.GATES}
-_pairs_and_linears = {name: _pair_and_linear(library.ACTIVATIONS.index(name)) for name in library.GATES}
+def _stores_of(name):
+    """{word of stores.OF_PAIRS: what it means for this gate}."""
+    index = library.ACTIVATIONS.index(name)
+    found = {stores.DEFAULT_OF_PAIRS: _recompute(index), **{word: _in_8_bits(index, of)
+        for word, of in library.FP8.items()}}
+    if name in library.PRODUCTS:
+        found[stores.OUTPUT] = _output(index)
+    return found
+
+
+_stores = {(name, word): store for name in library.GATES for word, store in _stores_of(name).items()}
+_pairs, _pairs_and_linears = ({key: make(store) for key, store in _stores.items()}
+    for make in (_pair, _pair_and_linear))
+
+
+def _of(function, operations, name, store, dtype):
+    """The operation of an activation that is a gate, with a store."""
+    if not isinstance(name, str) or name not in library.GATES:
+        raise ValueError(f"outgrad.{function}: activation is {name!r}, none of {', '.join(library.GATES)}")
+    if not isinstance(store, str) or stores.for_pair(store, name, dtype) != store or store not in stores.OF_PAIRS:
+        raise ValueError(f"outgrad.{function}: {stores.why_not_pair(store)}")
+    return operations[name, store]
 
 
 def _expect_pair(function, a, b):
@@ -71,31 +155,36 @@ def _expect_pair(function, a, b):
             f"dimension, and there is no b")
 
 
-def gated(a: torch.Tensor, b: torch.Tensor | None = None, activation: str = "silu") -> torch.Tensor:
-    """act(a) b, elementwise. Keeps a and b, which are all that its gradient needs; it is exact but for
-    rounding.
+def gated(a: torch.Tensor, b: torch.Tensor | None = None, activation: str = "silu",
+        store: str = stores.DEFAULT_OF_PAIRS) -> torch.Tensor:
+    """act(a) b, elementwise. By default it keeps a and b, which are all that its gradient needs; it is exact
+    but for rounding.
 
     a and b are of one shape and type. Without b, the rows of a hold those of both: [..., 2 n] gives [..., n],
-    as after one Linear for both. activation: one of gelu, gelu_tanh, silu and sigmoid.
+    as after one Linear for both. activation: one of gelu, gelu_tanh, silu and sigmoid. store: what else to
+    keep: "output", which is the result, b and a bit, in float16 and bfloat16; "e4m3" or "e5m2", which are a
+    and b in 8 bits (gates.py has their errors; outgrad.bounds states that of "output").
     """
-    operation = _of("gated", activation, _pairs)
     _expect_pair("gated", a, b)
+    operation = _of("gated", _pairs, activation, store, a.dtype)
     return operation(a, None) if b is None else functional.as_it_lies(operation, a, b)
 
 
 def gated_linear(a: torch.Tensor, b: torch.Tensor | None, weight: torch.Tensor,
-        bias: torch.Tensor | None = None, activation: str = "silu") -> torch.Tensor:
-    """linear(gated(a, b, activation), weight, bias) as one node of autograd. Keeps a, b and weight; the
-    product is made again for the gradient of weight.
+        bias: torch.Tensor | None = None, activation: str = "silu",
+        store: str = stores.DEFAULT_OF_PAIRS) -> torch.Tensor:
+    """linear(gated(a, b, activation), weight, bias) as one node of autograd. By default it keeps a, b and
+    weight, and makes the product again for the gradient of weight.
 
-    a, b and activation are those of gated; weight is [m, n] and bias [m], all of one type or under autocast.
+    a, b, activation and store are those of gated; weight is [m, n] and bias [m], all of one type or under
+    autocast.
     """
-    operation = _of("gated_linear", activation, _pairs_and_linears)
     _expect_pair("gated_linear", a, b)
     if torch.is_autocast_enabled(a.device.type):
         dtype = torch.get_autocast_dtype(a.device.type)
         a, weight = a.to(dtype), weight.to(dtype)
         b, bias = None if b is None else b.to(dtype), None if bias is None else bias.to(dtype)
+    operation = _of("gated_linear", _pairs_and_linears, activation, store, a.dtype)
     functional._expect("gated_linear", a=a, weight=weight, bias=bias)
     columns = a.shape[-1] if b is not None else a.shape[-1] // 2
     if a.dim() < 2 or weight.dim() != 2 or weight.shape[1] != columns:

@@ -44,13 +44,15 @@ def _catalogue(function, count):
     return found
 
 
-_activations = _catalogue(_c.outgrad_torch_activation, 2)
+_activations = _catalogue(_c.outgrad_torch_activation, 3)
 # The activations of kernels/activations.h, in the order of outgrad_activation.
 ACTIVATIONS: tuple[str, ...] = tuple(name for name, *_ in _activations)
 # Those with a minimum, for which a bit says on which side of it x was.
-MASKED = tuple(name for name, masked, _ in _activations if masked)
+MASKED = tuple(name for name, masked, *_ in _activations if masked)
 # Those that a gated pair has (kernels/gate.h).
-GATES = tuple(name for name, _, gate in _activations if gate)
+GATES = tuple(name for name, _, gate, _ in _activations if gate)
+# Those of which a pair can keep its product, in float16 and bfloat16 (kernels/product.h).
+PRODUCTS = tuple(name for name, *_, product in _activations if product)
 
 
 class Store(typing.NamedTuple):
@@ -104,6 +106,15 @@ def store_error(activation, store, scale, bits):
             ctypes.c_float(scale), bits, ctypes.byref(error)) != 0:
         raise ValueError(f"no y in {store} of {activation} at a scale of {scale}")
     return error.value
+
+
+def product_error(activation: str, dtype: torch.dtype) -> tuple[float, float, float]:
+    """What a gated pair's gradients from its product are off by (kernels/product.h): at most the first of
+    these for f'(a), and the second times |f(a)| plus the third for f(a)."""
+    found = (ctypes.c_double * 3)()
+    if _c.outgrad_torch_product(ACTIVATIONS.index(activation), FORMATS[dtype], found) != 0:
+        raise ValueError(f"no pair of {activation} keeps its product in {dtype}")
+    return tuple(found)
 
 
 # Longer rows of softmax have no codes.
@@ -175,6 +186,15 @@ def _gated(a, b):
     return _same(a if b is not None else a[..., : a.shape[-1] // 2])
 
 
+def _gated_mask(a, b):
+    elements = a.numel() if b is not None else a.numel() // 2
+    return a.new_empty((elements + 31) // 32, dtype=torch.int32)
+
+
+def _packed(x):
+    return x.new_empty((*x.shape[:-1], 2 * x.shape[-1]))
+
+
 def _reals(x, count, model):
     return x.new_empty(count, dtype=torch.float32 if model is None else model.dtype)
 
@@ -200,6 +220,8 @@ _RESULTS = {
     "mask": _mask,
     "stored": _stored,
     "gated": _gated,
+    "gated_mask": _gated_mask,
+    "packed": _packed,
     "none": _none,
     "norm_scales": _norm_scales,
     "reals": _reals,

@@ -457,7 +457,15 @@ def _patched(model, norms, by_kind, decided):
         if _is_patched(module):
             of_all = by_kind if module not in decided else dict.fromkeys(by_kind, decided[module].store)
             _set(name, module, norms, of_all)
+    report.fused = [(name, kind, _with_store(what, model.get_submodule(name)))
+        for name, kind, what in report.fused]
     return report, dtypes
+
+
+def _with_store(what, block):
+    """What a block has as one node, with what its gated pairs keep if that is not the default."""
+    kept = getattr(block, "_outgrad_pairs", stores.DEFAULT_OF_PAIRS)
+    return what if kept == stores.DEFAULT_OF_PAIRS else what.replace(blocks.PAIR, f"{blocks.PAIR} ({kept})")
 
 
 # Of patched models. The second is that of what was decided after the first; the others are for those whose
@@ -574,7 +582,7 @@ def _swap(model, known, report, alone):
 
 
 # What patch, and what runs then, sets of a module.
-_ADDED = ("_outgrad_was", "norms", "store", "tau", "_outgrad_name", *modules._Norm.OF_THE_SEARCH)
+_ADDED = ("_outgrad_was", "norms", "store", "_outgrad_pairs", "tau", "_outgrad_name", *modules._Norm.OF_THE_SEARCH)
 
 
 def _give(module, setting, values):
@@ -596,6 +604,10 @@ def _set(name, module, norms, by_kind):
         if why is not None:
             raise ValueError(f"outgrad.patch: {_shown(name)} cannot have the store {store!r}: {why}")
         _give(module, "store", {} if store == stores.DEFAULT else {"store": store})
+    elif isinstance(module, blocks.Rewritten):
+        of_pairs = by_kind["gated"]
+        _give(module, "_outgrad_pairs",
+            {} if of_pairs == stores.DEFAULT_OF_PAIRS else {"_outgrad_pairs": of_pairs})
     for kind, (_, ours) in _OURS_WITH_STORE.items():
         if isinstance(module, ours):
             module.store = by_kind[kind]
@@ -628,7 +640,7 @@ def _kind_before(module):
 def _is_of_ours(kind):
     """Whether patch gives this class to modules; not one that another library has derived from it since."""
     return (kind.__module__.rpartition(".")[0] == __package__
-        or not {blocks._FeedsForward, blocks._Rewritten}.isdisjoint(kind.__bases__))
+        or not {blocks._FeedsForward, blocks.Rewritten}.isdisjoint(kind.__bases__))
 
 
 def _without_ours(kind, was):
@@ -665,7 +677,7 @@ def _restore(module):
     has_settings = isinstance(module, (modules._Norm, modules._Activation, modules._WithStore))
     module.__class__ = kind
     own.update({name: getattr(kind, method).__get__(module) for name, method in held.items()})
-    for added in _ADDED if has_settings else ("_outgrad_was",):
+    for added in _ADDED if has_settings else ("_outgrad_was", "_outgrad_pairs"):
         own.pop(added, None)
     return None
 

@@ -23,7 +23,8 @@ kernels/c/outgrad.h states the contract of each.
 
 A Linear keeps x in its own type, or in e4m3 or e5m2 with one scale a tensor, or of the rows of x as many in
 a hundred as rows:1 to rows:99 say, drawn at random (linear.py, rows.py); with +e4m3 or +e5m2 these are in 8
-bits. A softmax keeps its output p, or its logarithm in codes of 8 bits (softmax.py).
+bits. A softmax keeps its output p, or its logarithm in codes of 8 bits (softmax.py). A gated pair keeps both
+of its factors, or its product and one factor, or both factors in 8 bits (gates.py).
 """
 
 import collections.abc
@@ -55,8 +56,11 @@ OF_LINEARS: dict[str, tuple[int | None, str | None]] = {
     **{f"rows:{percent}" + (f"+{of}" if of else ""): (percent, of)
     for of in (None, *library.FP8) for percent in range(1, 100)},
 }
+# What gated pairs keep.
+DEFAULT_OF_PAIRS, OUTPUT = "recompute", "output"
+OF_PAIRS = (DEFAULT_OF_PAIRS, OUTPUT, *library.FP8)
 # What modules keep that are no activations; the first is the default.
-OTHERS = {"linear": ("x", *OF_LINEARS), "softmax": ("p", "log2:8"), "norm": OF_NORMS}
+OTHERS = {"linear": ("x", *OF_LINEARS), "softmax": ("p", "log2:8"), "norm": OF_NORMS, "gated": OF_PAIRS}
 _WORDS = (
     "y+bit, parity, code:1 to code:8, dither:2, dither:3, mxfp8+bit, e4m3, e4m3+bit, e4m3+2bits and the same "
     "with e5m2")
@@ -91,6 +95,19 @@ def why_not_other(kind, store):
         words = f"x, {WORDS_OF_LINEARS}" if kind == "linear" else ", ".join(OTHERS[kind])
         return f"{store!r} is no store of {kind}; there are {words}"
     return None
+
+
+def why_not_pair(store):
+    """Why a gated pair that cannot have this store cannot have it."""
+    if not isinstance(store, str) or store not in OF_PAIRS:
+        return f"store is {store!r}, none of {', '.join(OF_PAIRS)}"
+    return f"store is {store!r}, which pairs of {', '.join(library.PRODUCTS)} have in float16 and bfloat16"
+
+
+def for_pair(store, activation, dtype):
+    """The store that a pair of this activation and type gets."""
+    has_it = activation in library.PRODUCTS and dtype != torch.float32
+    return store if has_it or store != OUTPUT else DEFAULT_OF_PAIRS
 
 
 def for_type(store, dtype):

@@ -18,6 +18,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -330,33 +331,72 @@ bool compute_softmax(const std::string& symbol, void** p, Written& written) {
   return status == OUTGRAD_OK;
 }
 
+// The activation whose gate a symbol names, or none.
+std::optional<int> gate_of(const std::string& symbol) {
+  for (int k = 0; k < kernels::kActivations; ++k) {
+    if (symbol.find(mangled("gates") + mangled(type_of(kernels::kActivationNames[k])) + "E") !=
+        std::string::npos)
+      return k;
+  }
+  return std::nullopt;
+}
+
+// Gated pairs that keep their product, by the compiled library.
+bool compute_product(const std::string& symbol, void** p, Written& written) {
+  const bool forward = is_of(symbol, "product_forward");
+  const std::optional<int> gate = gate_of(symbol);
+  if (!gate || (!forward && !is_of(symbol, "product_backward"))) return false;
+  outgrad_status status = OUTGRAD_ERROR_ACTIVATION;
+  with_type(symbol, [&]<class T>(T) {
+    const int shape = forward ? 2 : 4;
+    const auto rows = parameter<std::int64_t>(p, shape), n = parameter<std::int64_t>(p, shape + 1),
+               stride = parameter<std::int64_t>(p, shape + 2);
+    outgrad_call call = library_call(kFormatOf<T>, OUTGRAD_STORE_Y, n, *gate);
+    call.rows = rows;
+    if (forward) {
+      call.x = parameter<const void*>(p, 0);
+      if (stride == n) call.b = parameter<const void*>(p, 1);
+      call.y = parameter<void*>(p, 5);
+      call.slot = parameter<void*>(p, 6);
+      call.mask = parameter<std::uint32_t*>(p, 7);
+    } else {
+      call.dy = parameter<const void*>(p, 0);
+      call.y = parameter<void*>(p, 1);
+      call.slot = parameter<void*>(p, 2);
+      call.mask = parameter<std::uint32_t*>(p, 3);
+      call.dx = parameter<void*>(p, 7);
+      if (stride == n) call.db = parameter<void*>(p, 8);
+    }
+    status = (forward ? outgrad_product_forward : outgrad_product_backward)(&call);
+    written = {forward ? call.y : call.dx,
+               rows * (forward ? n : stride) * static_cast<std::int64_t>(sizeof(T))};
+  });
+  return status == OUTGRAD_OK;
+}
+
 // Gated pairs, by the compiled library.
 bool compute_gated(const std::string& symbol, void** p, Written& written) {
   const bool forward = is_of(symbol, "gated_forward");
-  if (!forward && !is_of(symbol, "gated_backward")) return false;
+  const std::optional<int> gate = gate_of(symbol);
+  if (!gate || (!forward && !is_of(symbol, "gated_backward"))) return false;
   outgrad_status status = OUTGRAD_ERROR_ACTIVATION;
   with_type(symbol, [&]<class T>(T) {
-    for (int k = 0; k < kernels::kActivations; ++k) {
-      if (symbol.find(mangled("gates") + mangled(type_of(kernels::kActivationNames[k])) + "E") ==
-          std::string::npos)
-        continue;
-      const int first = forward ? 0 : 1;  // dy comes before them
-      const auto rows = parameter<std::int64_t>(p, first + 2), n = parameter<std::int64_t>(p, first + 3),
-                 stride = parameter<std::int64_t>(p, first + 4);
-      outgrad_call call = library_call(kFormatOf<T>, OUTGRAD_STORE_Y, n, k);
-      call.rows = rows;
-      call.x = parameter<const void*>(p, first);
-      if (stride == n) call.b = parameter<const void*>(p, first + 1);
-      if (!forward) {
-        call.dy = parameter<const void*>(p, 0);
-        call.dx = parameter<void*>(p, 6);
-        call.db = parameter<void*>(p, 7);
-      }
-      call.y = parameter<void*>(p, forward ? 5 : 8);
-      status = (forward ? outgrad_gated_forward : outgrad_gated_backward)(&call);
-      written = {forward ? call.y : call.dx, rows * stride * static_cast<std::int64_t>(sizeof(T))};
-      if (forward) written.bytes = rows * n * static_cast<std::int64_t>(sizeof(T));
+    const int first = forward ? 0 : 1;  // dy comes before them
+    const auto rows = parameter<std::int64_t>(p, first + 2), n = parameter<std::int64_t>(p, first + 3),
+               stride = parameter<std::int64_t>(p, first + 4);
+    outgrad_call call = library_call(kFormatOf<T>, OUTGRAD_STORE_Y, n, *gate);
+    call.rows = rows;
+    call.x = parameter<const void*>(p, first);
+    if (stride == n) call.b = parameter<const void*>(p, first + 1);
+    if (!forward) {
+      call.dy = parameter<const void*>(p, 0);
+      call.dx = parameter<void*>(p, 6);
+      call.db = parameter<void*>(p, 7);
     }
+    call.y = parameter<void*>(p, forward ? 5 : 8);
+    status = (forward ? outgrad_gated_forward : outgrad_gated_backward)(&call);
+    written = {forward ? call.y : call.dx, rows * stride * static_cast<std::int64_t>(sizeof(T))};
+    if (forward) written.bytes = rows * n * static_cast<std::int64_t>(sizeof(T));
   });
   return status == OUTGRAD_OK;
 }
@@ -364,7 +404,8 @@ bool compute_gated(const std::string& symbol, void** p, Written& written) {
 // A y that carries its branch and MXFP8, by the compiled library.
 bool compute_stores(const std::string& symbol, void** p, Written& written) {
   if (compute_codes(symbol, p, written) || compute_fp8(symbol, p, written) ||
-      compute_softmax(symbol, p, written) || compute_gated(symbol, p, written))
+      compute_softmax(symbol, p, written) || compute_gated(symbol, p, written) ||
+      compute_product(symbol, p, written))
     return true;
   const bool backward = is_of(symbol, "activation_backward"),
              half = symbol.find("9ParityF16E") != std::string::npos;

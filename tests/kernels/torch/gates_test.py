@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import outgrad
-from outgrad import blocks, gates, library, report
+from outgrad import blocks, fp8, gates, library, report
 
 FORMATS = [torch.float32, torch.float16, torch.bfloat16]
 formats = pytest.mark.parametrize("dtype", FORMATS)
@@ -119,6 +119,124 @@ def test_a_linear_behind_a_pair(dtype, name):
     assert torch.equal(torch.autograd.grad(packed, weight, dy)[0], wanted[2])
 
 
+# --- The other stores -----------------------------------------------------------------------------
+
+OF_PRODUCTS = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+in_8_bits = pytest.mark.parametrize("store", library.FP8)
+# max |act''|, as gates.py has it
+BENDS = {"gelu": 0.8, "gelu_tanh": 0.8, "silu": 0.5, "sigmoid": 0.1}
+
+
+def gradients_of(dtype, name, store, a, b, dy):
+    a, b = (t.detach().clone().requires_grad_() for t in (a, b))
+    y = outgrad.gated(a, b, name, store)
+    return y, torch.autograd.grad(y, (a, b), dy)
+
+
+@pytest.mark.parametrize("name", library.PRODUCTS)
+@OF_PRODUCTS
+def test_gradients_from_the_product_are_within_their_bounds(dtype, name):
+    a, b, dy = pair(dtype, 64, 333)
+    y, (da, db) = gradients_of(dtype, name, "output", a, b, dy)
+    assert torch.equal(y, outgrad.gated(a, b, name)), "the product is that of the other stores"
+    wide = [t.double().requires_grad_() for t in (a, b)]
+    exact_a, exact_b = torch.autograd.grad(EXACT[name](wide[0]) * wide[1], wide, dy.double())
+    total, relative, absolute = library.product_error(name, dtype)
+    h, size = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps / 2, wide[1].abs()
+    lost = (2.01 * h * size * BENDS[name]).sqrt()  # of a subnormal product, kernels/product.h
+    for found, wanted, bound in ((da, exact_a, size * total + lost),
+            (db, exact_b, relative * EXACT[name](wide[0]).abs() + absolute + h / size)):
+        slack = 2 * UNIT_ROUNDOFF[dtype] * wanted.abs() + h
+        assert ((found.double() - wanted).abs() <= dy.double().abs() * bound + slack).all()
+    assert ((da.double() - exact_a).abs() > UNIT_ROUNDOFF[dtype] * exact_a.abs()).any(), "it is not exact"
+
+
+@OF_PRODUCTS
+def test_a_zero_factor_loses_no_gradient(dtype):
+    """A zero-initialised up-projection: nothing could be told from a product of 0 alone."""
+    a, _, dy = pair(dtype, 5, 64)
+    for zero in (torch.zeros_like(a), -torch.zeros_like(a)):
+        _, (da, db) = gradients_of(dtype, "silu", "output", a, zero, dy)
+        assert (da == 0).all()
+        wanted = dy.float() * F.silu(a.float()).to(dtype).float()
+        assert torch.equal(db, wanted.to(dtype))
+        _, (da, db) = gradients_of(dtype, "silu", "output", zero, a, dy)
+        assert (db == 0).all()
+        assert ((da.float() - 0.5 * dy.float() * a.float()).abs()
+            <= 0.02 * (dy.float() * a.float()).abs()).all()
+
+
+@every_gate
+@in_8_bits
+@formats
+def test_gradients_from_8_bits_are_within_their_bounds(dtype, store, name):
+    a, b, dy = pair(dtype, 16, 333)
+    y, (da, db) = gradients_of(dtype, name, store, a, b, dy)
+    assert torch.equal(y, outgrad.gated(a, b, name))
+    fp8_type = library.FP8[store]
+    u, wide = UNIT_ROUNDOFF[dtype], [t.double() for t in (a, b)]
+
+    def off(x):
+        scale = fp8.LARGEST[fp8_type] / x.abs().max()
+        return (fp8.UNIT_ROUNDOFF[fp8_type] + 3 * u) * x.abs() + fp8.HALF_SUBNORMAL[fp8_type] / scale + 1e-30
+
+    slope = torch.autograd.functional.jvp(EXACT[name], wide[0], torch.ones_like(wide[0]))[1]
+    of_a, of_b, f = off(wide[0]), off(wide[1]), EXACT[name](wide[0])
+    bound_a = wide[1].abs() * BENDS[name] * of_a + 1.14 * of_b + 1e-5
+    for found, wanted, bound in ((da, wide[1] * slope, bound_a), (db, f, 1.13 * of_a + 1e-5)):
+        wanted, allowed = dy.double() * wanted, dy.double().abs() * bound
+        assert ((found.double() - wanted).abs() <= allowed + 2 * u * (wanted.abs() + allowed) + 1e-7).all()
+
+
+@pytest.mark.parametrize("store, dtype", [("output", torch.bfloat16), ("output", torch.float16),
+    ("e4m3", torch.bfloat16), ("e5m2", torch.float32)])
+def test_what_a_store_keeps_and_a_linear_reads(store, dtype):
+    n, rows = 40, 6
+    a, b, _ = (t.requires_grad_() for t in pair(dtype, rows, n))
+    weight, bias = (t.to(dtype).requires_grad_() for t in (torch.randn(24, n) / 6, torch.randn(24)))
+    dy, size = torch.randn(rows, 24).to(dtype), rows * n
+    kept, result = kept_by(lambda: outgrad.gated_linear(a, b, weight, bias, "silu", store), a, b, weight, bias)
+    # the product, what stands beside it and a bit; or codes of both, and two scales
+    assert kept == (2 * 2 * size + 4 * -(-size // 32) if store == "output" else 2 * size + 2 * 4)
+    assert torch.equal(result, outgrad.gated_linear(a, b, weight, bias)), "what is kept changes no result"
+    found = torch.autograd.grad(result, (a, b, weight, bias), dy)
+    with torch.no_grad():
+        dz = dy.mm(weight)
+    _, (da, db) = gradients_of(dtype, "silu", store, a, b, dz)
+    assert torch.equal(found[0], da) and torch.equal(found[1], db)
+    whole = torch.cat((a, b), 1).detach().requires_grad_()
+    packed = torch.autograd.grad(outgrad.gated_linear(whole, None, weight, bias, "silu", store),
+        (whole, weight), dy)
+    assert torch.equal(packed[0], torch.cat((da, db), 1)) and torch.equal(packed[1], found[2])
+    for k in range(4):  # with gradients for one alone
+        given = [t.detach().requires_grad_(i == k) for i, t in enumerate((a, b, weight, bias))]
+        (one,) = torch.autograd.grad(outgrad.gated_linear(*given, "silu", store), given[k], dy)
+        assert torch.equal(one, found[k])
+    (da,) = torch.autograd.grad(outgrad.gated(a, b, "silu", store).sum(), a, create_graph=True)
+    with pytest.raises(RuntimeError, match="second derivative"):
+        da.sum().backward()
+    empty = outgrad.gated(a[:0], b[:0], "silu", store)
+    assert empty.shape == (0, n) and torch.autograd.grad(empty.sum(), a)[0].abs().sum() == 0
+
+
+@pytest.mark.parametrize("store", ["output", "e4m3"])
+def test_stores_under_checkpoints_compilers_and_transforms(store):
+    a, b, _ = (t.requires_grad_() for t in pair(torch.bfloat16, 4, 16))
+    weight = torch.randn(8, 16, dtype=torch.bfloat16, requires_grad=True)
+
+    def loss(a, b, weight):
+        return outgrad.gated_linear(a, b, weight, None, "silu", store).float().square().sum()
+
+    plain = torch.autograd.grad(loss(a, b, weight), (a, b, weight))
+    again = torch.autograd.grad(checkpoint(loss, a, b, weight, use_reentrant=False), (a, b, weight))
+    torch._dynamo.reset()
+    compiled = torch.autograd.grad(torch.compile(loss, fullgraph=True, backend="aot_eager")(a, b, weight),
+        (a, b, weight))
+    transformed = torch.func.grad(loss, argnums=(0, 1, 2))(a.detach(), b.detach(), weight.detach())
+    for found in (again, compiled, transformed):
+        assert all(map(torch.equal, plain, found))
+
+
 def test_empty_and_strided_arrays():
     for shape in ((0,), (3, 0), (0, 4)):
         a, b = torch.zeros(shape, requires_grad=True), torch.zeros(shape, requires_grad=True)
@@ -137,6 +255,13 @@ def test_what_is_refused():
         outgrad.gated(a, b, "mish")
     with pytest.raises(ValueError, match="gated_linear: activation is 3"):
         outgrad.gated_linear(a, b, weight, activation=3)
+    with pytest.raises(ValueError, match="gated: store is 'z', none of recompute, output, e4m3, e5m2"):
+        outgrad.gated(a, b, store="z")
+    of_16_bits = "store is 'output', which pairs of gelu, gelu_tanh, silu have in float16 and bfloat16"
+    with pytest.raises(ValueError, match=f"gated_linear: {of_16_bits}"):
+        outgrad.gated_linear(a, b, weight, store="output")
+    with pytest.raises(ValueError, match=f"gated: {of_16_bits}"):
+        outgrad.gated(a.half(), b.half(), "sigmoid", "output")
     with pytest.raises(ValueError, match=r"a of shape \(3, 8\) and b of shape \(3, 7\) are no pair"):
         outgrad.gated(a, b[:, :7])
     with pytest.raises(TypeError, match="a is torch.float32, b torch.bfloat16"):
@@ -228,8 +353,8 @@ def test_products_are_found_by_the_source(kind, pairs, monkeypatch):
     before, calls = trained(model, x), []
     for name in ("_pairs", "_pairs_and_linears"):
         found = getattr(gates, name)
-        monkeypatch.setattr(gates, name, {activation: lambda *of, one=one: calls.append(of) or one(*of)
-            for activation, one in found.items()})
+        monkeypatch.setattr(gates, name, {key: lambda *of, one=one: calls.append(of) or one(*of)
+            for key, one in found.items()})
     said = outgrad.patch(model)
     assert [what for _, _, what in said.fused] in (["gated pair"], ["gated pair and Linears of one input"])
     after = trained(model, x)
@@ -343,13 +468,50 @@ def test_what_a_layer_of_llama_keeps(tmp_path, monkeypatch):
     assert of_a_layer() == [784.5, 487.5], "with the product of its parts"
 
 
+@pytest.mark.parametrize("store", gates.stores.OF_PAIRS[1:])
+@pytest.mark.parametrize("name", ["llama", "phi3", "gemma"])
+def test_stores_of_pairs_of_a_model(name, store):
+    model, tokens = language_model(name).bfloat16().train(), torch.arange(48).view(2, 24) % 64
+    example = {"input_ids": tokens, "labels": tokens, "use_cache": False}
+    exact, beside = copy.deepcopy(model), copy.deepcopy(model)
+    outgrad.patch(exact)
+    said = outgrad.patch(model, example, store={"gated": store})
+    assert [what for key, _, what in said.fused if key.endswith("mlp")] == [
+        what.replace("gated pair", f"gated pair ({store})")
+        for key, _, what in outgrad.patch(beside).fused if key.endswith("mlp")]
+    kept, by_default = (kept_by(lambda one=one: loss_of(one, tokens), *one.parameters(), *one.buffers())[0]
+        for one in (model, exact))
+    elements = 2 * 48 * 96  # of both layers
+    more = {"output": elements // 8, "e4m3": 16 - 2 * elements, "e5m2": 16 - 2 * elements}[store]
+    assert kept - by_default == more
+    for one in (exact, model):
+        loss_of(one, tokens).backward()
+    for (key, ours), (_, theirs) in zip(model.named_parameters(), exact.named_parameters(), strict=True):
+        assert (ours.grad - theirs.grad).norm() <= 0.15 * theirs.grad.norm() + 1e-7, key
+    for loaded in copies(model):
+        assert torch.equal(loss_of(loaded, tokens), loss_of(model, tokens))
+        assert {one._outgrad_pairs for one in loaded.modules() if isinstance(one, blocks.Rewritten)} == {store}
+    outgrad.unpatch(model)
+    assert not any("_outgrad_pairs" in one.__dict__ for one in model.modules())
+
+
+def test_float32_falls_back_to_recompute():
+    model = language_model("llama")
+    outgrad.patch(model, store={"gated": "output"})
+    tokens = torch.arange(24).view(1, 24)
+    loss_of(model, tokens).backward()
+    with pytest.raises(ValueError, match="'code:4' is no store of gated; there are recompute, output, e4m3"):
+        outgrad.patch(model, store={"gated": "code:4"})
+
+
 def test_a_packed_model_copies_no_halves(monkeypatch):
     """Where one Linear gives a and b, its result is what is kept, and its gradient is made whole."""
     model, given = language_model("phi3"), []
     outgrad.patch(model)
-    found = gates._pairs_and_linears["silu"]
-    monkeypatch.setitem(gates._pairs_and_linears, "silu", lambda *of: given.append(of) or found(*of))
-    monkeypatch.setitem(gates._pairs, "silu", lambda *of: given.append(of))
+    silu = "silu", "recompute"
+    found = gates._pairs_and_linears[silu]
+    monkeypatch.setitem(gates._pairs_and_linears, silu, lambda *of: given.append(of) or found(*of))
+    monkeypatch.setitem(gates._pairs, silu, lambda *of: given.append(of))
     tokens = torch.arange(24).view(1, 24)
     loss_of(model, tokens).backward()
     assert len(given) == 2 and all(b is None and a.shape[-1] == 192 for a, b, *_ in given)
