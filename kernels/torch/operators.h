@@ -615,7 +615,7 @@ void operators_of_rows(Each&& each) {
   each(
       "product_backward(Tensor dz, Tensor z, Tensor slot, Tensor mask, int activation, bool packed) -> "
       "(Tensor, Tensor)",
-      "packed(dz) if packed else same(dz), none(dz) if packed else same(dz)",
+      "doubled(dz) if packed else same(dz), none(dz) if packed else same(dz)",
       [](const Tensor& dz, const Tensor& z, const Tensor& slot, const Tensor& mask, i64 activation,
          bool packed) {
         const On<Backend> call(dz);

@@ -94,11 +94,12 @@ class LigerLayer(Layer):
 
 
 class OurLayer(Layer):
-    def __init__(self):
+    def __init__(self, pairs="recompute"):
         super().__init__(lambda: outgrad.RMSNorm(COLUMNS, eps=1e-5))
+        self.pairs = pairs
 
     def mlp(self, x):
-        return outgrad.gated_linear(self.gate(x), self.up(x), self.down.weight)
+        return outgrad.gated_linear(self.gate(x), self.up(x), self.down.weight, store=self.pairs)
 
 
 class CheckpointedMLP(Layer):
@@ -134,6 +135,8 @@ RECIPES = {
     "eager, the layer checkpointed": (CheckpointedLayer, kept_eager),
     "ours": (OurLayer, kept_eager),
     "ours, compiled": (OurLayer, kept_compiled),
+    "ours, the gated pair from its output": (lambda: OurLayer("output"), kept_eager),
+    "ours, the gated pair in e4m3": (lambda: OurLayer("e4m3"), kept_eager),
 }
 
 

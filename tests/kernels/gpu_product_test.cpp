@@ -47,8 +47,9 @@ void expect_product(i64 rows, i64 n, bool packed, const Layout& layout) {
   const GuardedArray<T>&to_z = in_place ? device_a : new_z, &to_slot = in_place ? device_b : new_slot,
         &to_da = in_place ? device_dz : new_da, &to_db = in_place ? device_b : new_db;
   next_order();
-  expect_success(cuda::launch_product_forward<Gate, T>(device_a.get(), packed ? nullptr : device_b.get(), rows,
-                                                       n, to_z.get(), to_slot.get(), bits.get(), nullptr));
+  expect_success(cuda::launch_product_forward<Gate, T>(device_a.get(), packed ? nullptr : device_b.get(),
+                                                       rows, n, to_z.get(), to_slot.get(), bits.get(),
+                                                       nullptr));
   expect_equal("z", to_z, z);
   expect_equal("slot", to_slot, slot);
   expect_equal("mask", bits, mask);

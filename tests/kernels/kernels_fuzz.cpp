@@ -1197,7 +1197,9 @@ class Case {
     scale_[0] = 1;
     a.codes_bytes = a.scales_bytes = a.parts_bytes = a.workspace_bytes = 0x5eed;
     std::set<outgrad_status> expected = wrong_values(call_.id, a);
-    if (a.size != sizeof a) expected = {OUTGRAD_ERROR_SIZE};
+    // that of an earlier release's call, or of this one's
+    if (a.size < offsetof(outgrad_call, b) || a.size % alignof(outgrad_call) != 0)
+      expected = {OUTGRAD_ERROR_SIZE};
     const bool none = choose_.one_in(16);
     if (none) expected = {OUTGRAD_ERROR_NULL_POINTER};
     const outgrad_status status = function.run(none ? nullptr : &a);

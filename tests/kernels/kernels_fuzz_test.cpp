@@ -18,7 +18,7 @@ namespace outgrad::kernels::fuzz {
 namespace {
 
 TEST(KernelsFuzz, SeededCasesHold) {
-  constexpr u64 kCases = 8'000;
+  constexpr u64 kCases = 14'000;
   Tally tally;
   int failures = 0;
   for (u64 seed = 0; seed < kCases && failures < 5; ++seed) {
@@ -35,9 +35,12 @@ TEST(KernelsFuzz, SeededCasesHold) {
   for (int kind = 0; kind < kKinds; ++kind) {
     const auto& by_status = tally.refused[static_cast<size_t>(kind)];
     for (size_t status = 0; status < by_status.size(); ++status) refused[status] += by_status[status];
-    for (const i64 count : tally.accepted[static_cast<size_t>(kind)]) EXPECT_GT(count, 50) << kind_name(kind);
-    if (kind >= kSizes) continue;
     const auto id = static_cast<c_calls::Id>(kind);
+    for (int format = 0; const i64 count : tally.accepted[static_cast<size_t>(kind)]) {
+      if (format++ == OUTGRAD_F32 && c_calls::is_product(id)) continue;
+      EXPECT_GT(count, 50) << kind_name(kind);
+    }
+    if (kind >= kSizes) continue;
     if (!c_calls::is_coded(id) && !c_calls::is_softmax(id) && !c_calls::is_gated(id)) {
       EXPECT_GT(tally.judged[static_cast<size_t>(kind)], 150) << kind_name(kind);
     }

@@ -229,8 +229,14 @@ Arrays<T> random_arrays(const GatedShape& shape) {
   };
   const std::vector<T> nothing(static_cast<size_t>(elements), narrow<T>(7)),
       nowhere(static_cast<size_t>(span), narrow<T>(7));
-  return {values(span, 0x1p-27f), values(span, 0x1p-30f), values(elements, 0x1p-30f), nothing,
-          nothing, nowhere, nowhere, std::vector<u32>(static_cast<size_t>((elements + 31) / 32), ~u32{0})};
+  return {values(span, 0x1p-27f),
+          values(span, 0x1p-30f),
+          values(elements, 0x1p-30f),
+          nothing,
+          nothing,
+          nowhere,
+          nowhere,
+          std::vector<u32>(static_cast<size_t>((elements + 31) / 32), ~u32{0})};
 }
 
 template <class Gate, class T>
@@ -244,8 +250,7 @@ Arrays<T> by_definition(const Arrays<T>& given, const GatedShape& shape) {
                at = static_cast<size_t>(dense / shape.n * shape.stride + dense % shape.n);
     const float a = widen(given.a[at]), b = widen(given.b[at]), f = value_at<Gate>(a).f;
     const bool m = a >= kXStarOf<Gate, T>;
-    const auto kept =
-        keep_product(FloatOps{}, widen(narrow<T>(mul_rn(f, b))), widen(narrow<T>(f)), b);
+    const auto kept = keep_product(FloatOps{}, widen(narrow<T>(mul_rn(f, b))), widen(narrow<T>(f)), b);
     const auto gradients =
         product_gradients(FloatOps{}, Fit{}, kTable, widen(given.dz[i]), kept.z, kept.slot, m);
     result.z[i] = narrow<T>(kept.z), result.slot[i] = narrow<T>(kept.slot);

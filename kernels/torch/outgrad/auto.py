@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from . import functional, library, modules, stores
+from . import fp8, functional, library, modules, stores
 from .bounds import bounds
 
 PYTORCHS = None  # in place of a store: the class that the module has without patch
@@ -83,6 +83,18 @@ def before_any_choice(by_kind):
     """by_kind with the default store wherever one is to be chosen."""
     return {kind: stores.OTHERS.get(kind, (stores.DEFAULT,))[0] if store == stores.AUTO else store
         for kind, store in by_kind.items()}
+
+
+def stores_of_pairs(by_kind, error):
+    """What gated pairs are tried with beside their default, which is exact: their product where the bound of
+    its gradient, of any gate and type that has one, is within the error; and 8 bits, where a number of
+    magnitude 1 is moved by no more than that."""
+    if by_kind["gated"] != stores.AUTO or error is None:
+        return ()
+    of_products = max(library.product_error(name, dtype)[0] for name in library.PRODUCTS
+        for dtype in (torch.float16, torch.bfloat16))
+    least = {stores.OUTPUT: of_products, **{name: fp8.UNIT_ROUNDOFF[of] for name, of in library.FP8.items()}}
+    return tuple(store for store, most in least.items() if most <= error)
 
 
 _CODES = tuple(f"code:{bits}" for bits in range(1, 9))

@@ -20,12 +20,13 @@ within max |act''| d of act'(a), where max |act''| is 1/2 for silu, 0.8 for both
 sigmoid, and act(a') within 1.13 d of act(a).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from . import fp8, functional, library, stores
+from .bounds import rounded_up
 
 
 class _Store(NamedTuple):
@@ -137,9 +138,22 @@ def _of(function, operations, name, store, dtype):
     """The operation of an activation that is a gate, with a store."""
     if not isinstance(name, str) or name not in library.GATES:
         raise ValueError(f"outgrad.{function}: activation is {name!r}, none of {', '.join(library.GATES)}")
-    if not isinstance(store, str) or stores.for_pair(store, name, dtype) != store or store not in stores.OF_PAIRS:
+    known = isinstance(store, str) and store in stores.OF_PAIRS
+    if not known or stores.for_pair(store, name, dtype) != store:
         raise ValueError(f"outgrad.{function}: {stores.why_not_pair(store)}")
     return operations[name, store]
+
+
+def bound(store: str, names: Sequence[str]) -> str:
+    """In words, how far what a pair of any of these gates keeps may be off."""
+    if store in library.FP8:
+        return f"both factors within a relative {fp8.UNIT_ROUNDOFF[library.FP8[store]]:g}"
+    of = [name for name in names if name in library.PRODUCTS]
+    if store == stores.DEFAULT_OF_PAIRS or not of:
+        return "both factors, exact"
+    off = (f"{rounded_up(max(library.product_error(name, dtype)[0] for name in of), 2)} in {word}"
+        for word, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16)))
+    return f"|g - f'(a)| <= {' and '.join(off)}; float32 keeps both factors"
 
 
 def _expect_pair(function, a, b):

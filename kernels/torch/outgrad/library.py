@@ -191,7 +191,7 @@ def _gated_mask(a, b):
     return a.new_empty((elements + 31) // 32, dtype=torch.int32)
 
 
-def _packed(x):
+def _doubled(x):
     return x.new_empty((*x.shape[:-1], 2 * x.shape[-1]))
 
 
@@ -221,7 +221,7 @@ _RESULTS = {
     "stored": _stored,
     "gated": _gated,
     "gated_mask": _gated_mask,
-    "packed": _packed,
+    "doubled": _doubled,
     "none": _none,
     "norm_scales": _norm_scales,
     "reals": _reals,

@@ -19,7 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from . import auto, blocks, library, modules, originals, stores
+from . import auto, blocks, gates, library, modules, originals, stores
 from .blocks import block_of, why_apart
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -462,10 +462,19 @@ def _patched(model, norms, by_kind, decided):
     return report, dtypes
 
 
+def _has_pairs(report):
+    return any(blocks.PAIR in what for _, _, what in report.fused)
+
+
 def _with_store(what, block):
-    """What a block has as one node, with what its gated pairs keep if that is not the default."""
+    """What a block has as one node, with what its gated pairs keep, and by how much that is off, if it is not
+    the default."""
     kept = getattr(block, "_outgrad_pairs", stores.DEFAULT_OF_PAIRS)
-    return what if kept == stores.DEFAULT_OF_PAIRS else what.replace(blocks.PAIR, f"{blocks.PAIR} ({kept})")
+    if kept == stores.DEFAULT_OF_PAIRS or blocks.PAIR not in what:
+        return what
+    of = [part.activation for part in block.children() if isinstance(part, modules._Activation)]
+    said = gates.bound(kept, [name for name in of if name in library.GATES])
+    return what.replace(blocks.PAIR, f"{blocks.PAIR} ({kept}: {said})")
 
 
 # Of patched models. The second is that of what was decided after the first; the others are for those whose
@@ -477,11 +486,12 @@ def _measured(model, example, norms, by_kind, error, taus):
     """_patched so that the model keeps the fewest bytes and never more than before, as measured. taus: of
     norms that had one."""
     before = _run(model, example, "forward pass before")
+    plain = auto.before_any_choice(by_kind)
     tried, decided = [], {}
 
-    def patched(decided):
+    def patched(decided, pairs=plain["gated"]):
         unpatch(model)
-        found = _patched(model, norms, auto.before_any_choice(by_kind), decided)
+        found = _patched(model, norms, {**plain, "gated": pairs}, decided)
         for module, tau in taus.items():
             if _is_patched(module):
                 module.tau = tau
@@ -497,9 +507,14 @@ def _measured(model, example, norms, by_kind, error, taus):
         if not found:
             break
         decided = decided | {model.get_submodule(name): one for name, one in found.items()}
-    after, best = min(tried, key=lambda one: one[0].total)
-    if best is not decided:
-        report, dtypes = patched(best)
+    _, best = min(tried, key=lambda one: one[0].total)
+    tried = [(*one, plain["gated"]) for one in tried]
+    for pairs in auto.stores_of_pairs(by_kind, error) if _has_pairs(report) else ():
+        report, dtypes = patched(best, pairs)
+        tried.append((_run(model, example, f"forward pass with pairs in {pairs}"), best, pairs))
+    after, *chosen = min(tried, key=lambda one: one[0].total)
+    if chosen != list(tried[-1][1:]):
+        report, dtypes = patched(*chosen)
     if after.total > before.total:
         unpatch(model)
         why = f"with ours the model keeps {after.total:,} bytes, with PyTorch's classes {before.total:,}"
@@ -582,7 +597,8 @@ def _swap(model, known, report, alone):
 
 
 # What patch, and what runs then, sets of a module.
-_ADDED = ("_outgrad_was", "norms", "store", "_outgrad_pairs", "tau", "_outgrad_name", *modules._Norm.OF_THE_SEARCH)
+_ADDED = ("_outgrad_was", "norms", "store", "_outgrad_pairs", "tau", "_outgrad_name",
+    *modules._Norm.OF_THE_SEARCH)
 
 
 def _give(module, setting, values):

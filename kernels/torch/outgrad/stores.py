@@ -34,7 +34,8 @@ import torch
 from . import library
 
 DEFAULT = "y+bit"
-# In place of a store, of patch alone: the one with the fewest bytes (auto.py), of activations and norms.
+# In place of a store, of patch alone: the one with the fewest bytes (auto.py), of activations, norms and
+# gated pairs.
 AUTO = "auto"
 # What each word means: a store of the C library, and the bits of its code or beside it.
 STORES = {
@@ -117,16 +118,16 @@ def for_type(store, dtype):
 
 def by_kind(store):
     """{activation or one of OTHERS: store} of what patch was given: one store for all activations, of which
-    auto is for norms, too, or a mapping; raises ValueError if it names what there is not. Whether an
-    activation can have its store is only asked of those that a model has."""
+    auto is for norms and gated pairs, too, or a mapping; raises ValueError if it names what there is not.
+    Whether an activation can have its store is only asked of those that a model has."""
     named = store if isinstance(store, collections.abc.Mapping) else dict.fromkeys(library.ACTIVATIONS, store)
     if store == AUTO:
-        named = {**named, "norm": AUTO}
+        named = {**named, "norm": AUTO, "gated": AUTO}
     for kind, one in named.items():
         if kind not in library.ACTIVATIONS and kind not in OTHERS:
             raise ValueError(f"outgrad.patch: store names {kind!r}, which is none of "
                 f"{', '.join((*library.ACTIVATIONS, *OTHERS))}")
-        if one == AUTO and (kind == "norm" or kind not in OTHERS):
+        if one == AUTO and (kind in ("norm", "gated") or kind not in OTHERS):
             continue
         if not isinstance(one, str) or one not in OTHERS.get(kind, STORES):
             raise ValueError(

@@ -242,6 +242,23 @@ def test_lora_on_llamas_mlp_keeps_a_pair_where_that_is_least(names, needs, ratio
     assert said.total_after <= ratio * said.total_before and said.total_after == kept_by(model, x)
 
 
+@pytest.mark.parametrize(("names", "store", "error", "ratio", "kept"), [
+    # the LoRA of down_proj keeps the product anyway: beside it one array and a bit for two
+    (("gate_proj", "up_proj", "down_proj"), "auto", 2**-5, 0.55, "output"),
+    (("gate_proj", "up_proj", "down_proj"), "auto", 2**-4, 0.54, "e4m3"),
+    (("gate_proj", "up_proj", "down_proj"), {"gated": "auto", "linear": "e4m3"}, 2**-4, 0.39, "e4m3"),
+    # nobody keeps the product
+    (("gate_proj", "up_proj"), "auto", 2**-5, 0.70, None),
+    (("gate_proj", "up_proj"), "auto", 2**-4, 0.40, "e4m3")])
+def test_lora_on_llamas_mlp_within_an_error(names, store, error, ratio, kept):
+    model, x = llamas_mlp(names), torch.randn(512, 64).bfloat16().requires_grad_()
+    said = outgrad.patch(model, x, store=store, error=error)
+    print(f"LoRA on {', '.join(names)}, of eager's bytes: {said.total_after / said.total_before:.3f}")
+    assert said.total_after <= ratio * said.total_before and said.total_after == kept_by(model, x)
+    ((_, _, what),) = said.fused
+    assert what == "gated pair" if kept is None else what.startswith(f"gated pair ({kept}: ")
+
+
 def test_norms_whose_channels_are_all_beside_y_are_left_alone():
     """In bf16 x^ takes four bytes where x takes two."""
     model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 64)).bfloat16()

@@ -411,7 +411,19 @@ def test_gated_pairs(device, dtype, rows, columns):
             for with_y in (False, True):
                 same(device.gated_backward(dy, *given, index, with_y),
                     ours.gated_backward(dy, *given, index, with_y))
-    empty = a[:0]
+    for gate in library.PRODUCTS if dtype != torch.float32 else ():
+        index = library.ACTIVATIONS.index(gate)
+        for given in ((a, b), (packed, None)):
+            kept = ours.product_forward(*given, index)
+            same(device.product_forward(*given, index), kept)
+            of = dy, *kept, index, given[1] is None
+            same(device.product_backward(*of), ours.product_backward(*of))
+    with pytest.raises(RuntimeError, match="product_forward: the activation has no pair that keeps its prod"):
+        device.product_forward(a, b, library.ACTIVATIONS.index("sigmoid"))
+    if dtype == torch.float32:
+        with pytest.raises(RuntimeError, match="product_forward: a pair keeps its product in 16 bits only"):
+            device.product_forward(a, b, library.ACTIVATIONS.index("silu"))
+    empty, index = a[:0], library.ACTIVATIONS.index("silu")
     same(device.gated_forward(empty, empty, index), ours.gated_forward(empty, empty, index))
     with pytest.raises(RuntimeError, match="gated_forward: the activation is no gate"):
         device.gated_forward(a, b, library.ACTIVATIONS.index("mish"))

@@ -38,6 +38,8 @@ OPERATIONS = {
     "gated": lambda x, w, b: outgrad.gated(x, x * w),
     "packed": lambda x, w, b: outgrad.gated(torch.cat((x, x * w), 1), activation="gelu"),
     "gated_linear": lambda x, w, b: outgrad.gated_linear(x, x * w, w.diag(), b),
+    "output": lambda x, w, b: outgrad.gated(x.half(), (x * w).half(), store="output").float(),
+    "packed output": lambda x, w, b: outgrad.gated(torch.cat((x, x * w), 1).half(), store="output").float(),
     "add_layer_norm": lambda x, w, b: outgrad.add_layer_norm(x, x * 2, 64, w, b),
     "dropout_add_rms_norm": lambda x, w, b: outgrad.dropout_add_rms_norm(x, x * 2, 64, w, 0.25),
     "linear_gelu": lambda x, w, b: outgrad.linear_gelu(x, w.diag(), b),
@@ -117,5 +119,6 @@ def test_pytorchs_checker_has_no_objection():
         (ops.norm_forward_of_sum.default, (x, x * 2, 64, weight, weight * 2, 1e-5, False, None, None, 0.0,
         True)),
         (ops.gated_forward.default, (x, x * 2, 0)),
+        (ops.product_forward.default, (x.detach().half().requires_grad_(), x.detach().half(), 0)),
     ):
         assert set(torch.library.opcheck(operator, values).values()) == {"SUCCESS"}, operator

@@ -120,3 +120,6 @@ def test_a_layer_of_llama_by_hand():
     assert abs(LLAMA["eager"] - (2 * norm + 4 * inner + beside)) < 0.001
     assert abs(LLAMA["ours"] - (2 * wide + 2 * inner + beside)) < 0.001
     assert LLAMA["ours"] <= 369.5
+    of_output, of_codes = LLAMA["ours, the gated pair from its output"], LLAMA["ours, the gated pair in e4m3"]
+    assert abs(of_output - (LLAMA["ours"] + inner / 16)) < 0.001 and of_output <= 376.5
+    assert abs(of_codes - (LLAMA["ours"] - inner)) < 0.001 and of_codes <= 257.5

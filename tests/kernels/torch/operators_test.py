@@ -37,6 +37,15 @@ def both(x, dy, activation, store, bits=0, seed=None, scale=None):
         (library.store_backward, (dy, beside(library.store_forward(x, *of), store), *of))]
 
 
+def of_products(dtype, a, b):
+    """A gated pair that keeps its product, apart and packed: forward and backward."""
+    if dtype == torch.float32:
+        return []
+    apart, packed = (a, b, SILU), (torch.cat((a, b), 1), None, SILU)
+    return [one for given in (apart, packed) for one in ((library.product_forward, given),
+        (library.product_backward, (b, *library.product_forward(*given), SILU, given[1] is None)))]
+
+
 def arguments(dtype, n):
     """(operator, arguments) of every operator, for arrays of about n elements."""
     generator = torch.Generator().manual_seed(n + 1)
@@ -106,6 +115,7 @@ def arguments(dtype, n):
         (library.gated_backward, (y, x, dy, SILU, True)),
         (library.gated_forward, (torch.cat((matrix, dm), 1), None, 0)),
         (library.gated_backward, (dm, torch.cat((matrix, dm), 1), None, 0, False)),
+        *of_products(dtype, matrix, dm),
         (torch.ops.outgrad.attention_forward.default, (heads, heads, heads, bias, 0.5, 0.25, SEED, False)),
         (torch.ops.outgrad.attention_forward.default, (heads, heads, heads, bias, 0.5, 0.25, SEED, True)),
         (torch.ops.outgrad.attention_backward.default,
