@@ -75,8 +75,10 @@ def gated(a: torch.Tensor, b: torch.Tensor | None = None, activation: str = "sil
     """act(a) b, elementwise. Keeps a and b, which are all that its gradient needs; it is exact but for
     rounding.
 
-    a and b are of one shape and type. Without b, the rows of a hold those of both: [..., 2 n] gives [..., n],
-    as after one Linear for both. activation: one of gelu, gelu_tanh, silu and sigmoid.
+    a and b are of one type. Without b, the rows of a hold those of both, as after one Linear for both.
+    activation: one of gelu, gelu_tanh, silu and sigmoid.
+
+    Shapes: a and b [..., n], or a alone [..., 2 n]; the result [..., n].
     """
     operation = _of("gated", activation, _pairs)
     _expect_pair("gated", a, b)
@@ -88,7 +90,9 @@ def gated_linear(a: torch.Tensor, b: torch.Tensor | None, weight: torch.Tensor,
     """linear(gated(a, b, activation), weight, bias) as one node of autograd. Keeps a, b and weight; the
     product is made again for the gradient of weight.
 
-    a, b and activation are those of gated; weight is [m, n] and bias [m], all of one type or under autocast.
+    a, b and activation are those of gated; a, b, weight and bias are all of one type or under autocast.
+
+    Shapes: a and b [..., n], or a alone [..., 2 n]; weight [m, n]; bias [m]; the result [..., m].
     """
     operation = _of("gated_linear", activation, _pairs_and_linears)
     _expect_pair("gated_linear", a, b)
