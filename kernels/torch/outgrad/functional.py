@@ -326,15 +326,15 @@ def _of_output(name: str) -> _OfOutput:
 
     formula = _FORMULAS.get(name, "f(x) as in kernels/forwards.h")
     kept = ", and\n    one bit an element" if name in library.MASKED else ""
-    kept_instead = textwrap.fill(f"store: what else to keep, by outgrad.stores: {', '.join(operations)}.", 100,
-        initial_indent=4 * " ", subsequent_indent=4 * " ")
+    other = textwrap.indent(
+        textwrap.fill(f"store: what else to keep, by outgrad.stores: {', '.join(operations)}.", 100), 4 * " ")
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"""{formula}, elementwise. Keeps y, which the next layer keeps too{kept}.
 
     |g - f'(x)| of the gradient dx = dy g is bounded by a proof: see outgrad.bounds("{name}"). Source: Tempo
     (NeurIPS 2022).
 
-{kept_instead}
+{other}
 
     Shapes: x [...], of any strides; the result the same.
     """
