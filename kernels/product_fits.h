@@ -1,6 +1,7 @@
-// Which gated pairs can be had from their product (kernels/product.h): of each gate and 16-bit format, the fit
-// of f' from z / b, and the forward whose kXStar the bit beside z is about. f32 has none, because z, b and a
-// bit are as much as a and b there; sigmoid has none, because it has no minimum and its pair is not common.
+// Which gated pairs can be had from their product (kernels/product.h): of each gate and 16-bit format, the
+// fit of f' from z / b, and the forward whose kXStar the bit beside z is about. f32 has none, because z, b
+// and a bit are as much as a and b there; sigmoid has none, because it has no minimum and its pair is not
+// common.
 #pragma once
 
 #include "kernels/formats.h"

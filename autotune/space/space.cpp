@@ -343,6 +343,17 @@ class Space::Solver {
 
 Points Space::construct(std::size_t most) const { return Solver(*this, most).solve(); }
 
+namespace {
+
+// 1216 as 1,216
+std::string grouped(std::uint64_t count) {
+  std::string digits = std::to_string(count);
+  for (std::size_t place = digits.size(); place > 3;) digits.insert(place -= 3, ",");
+  return digits;
+}
+
+}  // namespace
+
 std::string size_report(const Points& points) {
   std::string text = std::to_string(static_cast<long long>(points.raw_size())) + " raw points, " +
                      std::to_string(points.size()) +
@@ -350,8 +361,8 @@ std::string size_report(const Points& points) {
   std::string cuts;
   for (const Points::Cut& cut : points.cuts())
     if (cut.partial_points > 0)
-      cuts += (cuts.empty() ? "" : "; ") + cut.why + " (" + std::to_string(cut.partial_points) + ")";
-  return cuts.empty() ? text : text + "; partial points cut by: " + cuts;
+      cuts += "; " + grouped(cut.partial_points) + " combinations left out, because " + cut.why;
+  return text + cuts;
 }
 
 }  // namespace outgrad::autotune

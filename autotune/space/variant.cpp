@@ -268,7 +268,7 @@ Space gelu_space(const Problem& problem, const Fits& fits, int vector_bits, int 
       return has_rows[static_cast<std::size_t>(p[0])] || p[1] == static_cast<int>(TablePlacement::memory);
     });
   if (has("block_elements"))
-    space.constraint("one thread takes its elements in large blocks", {"block_elements", "threads"},
+    space.constraint("one thread uses large blocks only", {"block_elements", "threads"},
                      [](const Point& p) { return p[1] != 1 || p[0] >= 1 << 16; });
   return space;
 }
@@ -323,7 +323,7 @@ Space norm_space(const Problem& problem, int vector_bits, int threads) {
                        return p[2] != 1 || (p[0] == kBackward.tasks && p[1] == kBackward.fold_columns);
                      });
   else
-    space.constraint("one thread takes its rows in large tasks", {"task_elements", "threads"},
+    space.constraint("one thread uses large tasks only", {"task_elements", "threads"},
                      [](const Point& p) { return p[1] != 1 || p[0] >= kForward.task_elements; });
   return space;
 }

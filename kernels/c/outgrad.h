@@ -309,20 +309,21 @@ OUTGRAD_API outgrad_status outgrad_gated_forward(const outgrad_call* call);
  * may be dy. f'(a) is within 2.3e-7 of the exact one, counted over every finite float a. */
 OUTGRAD_API outgrad_status outgrad_gated_backward(const outgrad_call* call);
 
-/* The same pair for whoever keeps its product y anyway, as the Linear after it does: then slot [rows, n] and a
- * bit an element are all that is kept beside y, and nothing is computed again. For OUTGRAD_GELU, _GELU_TANH
- * and _SILU (another one is OUTGRAD_ERROR_ACTIVATION) in f16 and bf16 (f32 is OUTGRAD_ERROR_FORMAT, because y,
- * b and a bit are as much as a and b there). Takes activation, format, x, b, rows, n, y, slot and mask, with
- * x, b, rows and n as in outgrad_gated_forward. y is that of outgrad_gated_forward, but for the signs of its
- * zeros: they say what the slot holds, which is b wherever y is not 0, and the larger of f(a) and b where it
- * is. Mask bit i is [a >= x*] of element i, as in OUTGRAD_STORE_Y. y may be x and slot b unless b is null. */
+/* The same pair for whoever keeps its product y anyway, as the Linear after it does: then slot [rows, n] and
+ * a bit an element are all that is kept beside y, and nothing is computed again. For OUTGRAD_GELU,
+ * _GELU_TANH and _SILU (another one is OUTGRAD_ERROR_ACTIVATION) in f16 and bf16 (f32 is
+ * OUTGRAD_ERROR_FORMAT, because y, b and a bit are as much as a and b there). Takes activation, format, x,
+ * b, rows, n, y, slot and mask, with x, b, rows and n as in outgrad_gated_forward. y is that of
+ * outgrad_gated_forward, but for the signs of its zeros: they say what the slot holds, which is b wherever y
+ * is not 0, and the larger of f(a) and b where it is. Mask bit i is [a >= x*] of element i, as in
+ * OUTGRAD_STORE_Y. y may be x and slot b unless b is null. */
 OUTGRAD_API outgrad_status outgrad_product_forward(const outgrad_call* call);
 
-/* dx = dy b f'(a) and db = dy y / b from y, slot and mask as the forward gave them; takes activation, format,
- * dy, y, slot, mask, rows, n, dx and db. With db null, dx is [rows, 2 n] and holds both; otherwise dx may be
- * dy. What stands for f'(a) is within kT of <activation>_<format>_product.h of it, 0.0164 for SiLU in bf16 and
- * 0.0057 in f16, and what stands for f(a) within a relative kRelative, 2^-8 and 2^-11, as long as y is finite
- * and is normal or |b| >= 1/2; kernels/product.h says by how much otherwise. */
+/* dx = dy b f'(a) and db = dy y / b from y, slot and mask as the forward gave them; takes activation,
+ * format, dy, y, slot, mask, rows, n, dx and db. With db null, dx is [rows, 2 n] and holds both; otherwise
+ * dx may be dy. What stands for f'(a) is within kT of <activation>_<format>_product.h of it, 0.0164 for SiLU
+ * in bf16 and 0.0057 in f16, and what stands for f(a) within a relative kRelative, 2^-8 and 2^-11, as long
+ * as y is finite and is normal or |b| >= 1/2; kernels/product.h says by how much otherwise. */
 OUTGRAD_API outgrad_status outgrad_product_backward(const outgrad_call* call);
 
 /* --- Softmax over the rows of [rows, n], with codes of p ---------------------------------------- */

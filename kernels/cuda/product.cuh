@@ -113,10 +113,10 @@ __global__ void __launch_bounds__(GatedSchedule::kSchedule.threads, GatedSchedul
 }
 
 #ifndef __CUDACC_RTC__
-// Takes device pointers, aligned to their element: a and b as launch_gated_forward does, z and slot [rows, n],
-// and the words of a mask. z may equal a and slot b unless they are packed. rows = 0 launches nothing. The
-// result is cudaErrorInvalidValue for a null pointer, another overlap with what is written, and an impossible
-// shape.
+// Takes device pointers, aligned to their element: a and b as launch_gated_forward does, z and slot [rows,
+// n], and the words of a mask. z may equal a and slot b unless they are packed. rows = 0 launches nothing.
+// The result is cudaErrorInvalidValue for a null pointer, another overlap with what is written, and an
+// impossible shape.
 template <class Gate, class T>
 cudaError_t launch_product_forward(const T* a, const T* b, i64 rows, i64 n, T* z, T* slot, u32* mask,
                                    cudaStream_t stream) {

@@ -20,8 +20,8 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 template <class Gate, class T, CpuSchedule S>
 void product_forward(const T* a, const T* b, const GatedShape& shape, T* z, T* slot, u32* mask);
 
-// Sets da = dz b f'(a), f' by the fit, and db = dz z / b, from what the forward kept. da may be dz, and db may
-// be the slots, if these are dense.
+// Sets da = dz b f'(a), f' by the fit, and db = dz z / b, from what the forward kept. da may be dz, and db
+// may be the slots, if these are dense.
 template <class Gate, class T, CpuSchedule S>
 void product_backward(const T* dz, const T* z, const T* slot, const u32* mask, const GatedShape& shape, T* da,
                       T* db);

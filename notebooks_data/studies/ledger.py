@@ -31,6 +31,10 @@ MIB, GIB = 2**20, 2**30
 LENGTH = 512
 P = 0.1
 RESULT = pathlib.Path(__file__).with_suffix(".json")
+# What a layer keeps, by its elements for each token; all else is as wide as the model: norms, sums, queries,
+# keys and values, inputs of Linears, masks of dropouts.
+REST = "as wide as the model"
+WIDTHS = {"attention's probabilities": 16 * LENGTH, "as wide as the MLP": 4 * 1024}
 
 # Types of parameters and inputs; whether autocast to bf16 is on.
 MODES = {"fp32": (torch.float32, False), "bf16 autocast": (torch.float32, True),
@@ -228,15 +232,30 @@ class Storages:
     def bytes(self):
         return sum(self.sizes.values())
 
+    def bytes_of(self, elements):
+        """Of the storages with so many elements; a word of an int32 array holds 32 of them, one bit each."""
+        return sum(
+            size for tensor, size in zip(self.alive, self.sizes.values(), strict=True)
+            if size // tensor.itemsize * (32 if tensor.dtype == torch.int32 else 1) == elements)
 
-def kept_eager(model, *inputs):
-    storages = Storages(model)
-    with torch.autograd.graph.saved_tensors_hooks(storages.add, lambda tensor: tensor):
-        model(*inputs)
+
+def all_bytes(storages, *_):
     return storages.bytes()
 
 
-def kept_compiled(model, *inputs):
+def bytes_of_width(columns):
+    """The measure of what has so many elements for each token."""
+    return lambda storages, x: storages.bytes_of(x.numel() // x.shape[-1] * columns)
+
+
+def kept_eager(model, *inputs, measure=all_bytes):
+    storages = Storages(model)
+    with torch.autograd.graph.saved_tensors_hooks(storages.add, lambda tensor: tensor):
+        model(*inputs)
+    return measure(storages, *inputs)
+
+
+def kept_compiled(model, *inputs, measure=all_bytes):
     """What the graph of the forward pass gives to that of the backward pass, as torch.compile cuts them:
     AOTAutograd with Inductor's decompositions and the min-cut partition. On a fake CPU, for the backward pass
     is traced too, and the engine asks a CUDA device for its context. The stack's result is in it; a
@@ -260,7 +279,7 @@ def kept_compiled(model, *inputs):
         partition_fn=functools.partial(min_cut_rematerialization_partition, compiler="inductor"),
         decompositions=select_decomp_table(),
     )(inputs, parameters)
-    return storages.bytes()
+    return measure(storages, *inputs)
 
 
 def without_ban(count):
@@ -268,12 +287,24 @@ def without_ban(count):
     return functorch_config.patch(ban_recompute_materialized_backward=False)(count)
 
 
+def device_of(count):
+    """Of a way to count: the fake device that it takes."""
+    return "cuda" if getattr(count, "func", count) is kept_eager else "cpu"
+
+
+def parts(kept, count, widths):
+    """{part: MiB}: kept(count) by the number of elements for each token, and the rest."""
+    found = {part: kept(functools.partial(count, measure=bytes_of_width(columns)))
+        for part, columns in widths.items()}
+    found[REST] = kept(count) - sum(found.values())
+    return {part: round(mib, 3) for part, mib in found.items()}
+
+
 def of_layer(recipe, mode, count=kept_eager, before=False):
     """MiB that a layer keeps for one sequence: from two sizes of batch, so that what does not grow with it is
     left out."""
     dtype, autocast = MODES[mode]
-
-    device = "cpu" if count is not kept_eager else "cuda"
+    device = device_of(count)
 
     def kept(layers, batch):
         with fake(device, dtype):
@@ -334,6 +365,20 @@ def layers_table():
     }
 
 
+def parts_table():
+    """{recipe: {part: MiB}} of a layer of BERT-Large in pure bf16."""
+    recipes = {
+        "eager": (EAGER, kept_eager),
+        "eager + flash": (EAGER_FLASH, kept_eager),
+        "compile + flash": (EAGER_FLASH, kept_compiled),
+        "compile + flash, ban_recompute_materialized_backward=False": (EAGER_FLASH,
+                                                                       without_ban(kept_compiled)),
+        "ours + flash": (OURS_FLASH, kept_eager),
+    }
+    return {name: parts(functools.partial(of_layer, recipe, "pure bf16"), count, WIDTHS)
+        for name, (recipe, count) in recipes.items()}
+
+
 def models_table():
     """{model: {recipe: {mode: {kept: bytes of a sequence, state: bytes, batch: {GiB: sequences}}}}}."""
     recipes = {"eager": EAGER, "eager + flash": EAGER_FLASH, "ours + flash": OURS_FLASH}
@@ -349,12 +394,19 @@ def models_table():
     return table
 
 
+def show_parts(model, table):
+    print(f"\nMiB of it by part, {model}, pure bf16")
+    for name, row in table.items():
+        print(f"{name:60}" + ", ".join(f"{part} {mib:.3f}" for part, mib in row.items()))
+
+
 def show(found):
     for order, rows in found["layers"].items():
         print(f"\nMiB that a layer of {order} keeps for a sequence of {LENGTH}")
         print(f"{'':60}" + "".join(f"{mode:>15}" for mode in MODES))
         for name, row in rows.items():
             print(f"{name:60}" + "".join(f"{row[mode]:15.3f}" for mode in MODES))
+    show_parts("BERT-Large", found["parts"])
     memories = ", ".join(f"{gib}" for gib in MEMORIES)
     print(f"\nLargest batch of sequences of {LENGTH}, by arithmetic, in {memories} GiB (MiB kept for "
           "a sequence)")
@@ -371,7 +423,7 @@ def main():
     options = parser.parse_args()
     command = "python notebooks_data/studies/ledger.py --write"
     found = {"schema": "outgrad.ledger/1", "command": command, "length": LENGTH, "dropout": P,
-             "layers": layers_table(), "models": models_table()}
+             "layers": layers_table(), "parts": parts_table(), "models": models_table()}
     show(found)
     if options.write:
         RESULT.write_text(json.dumps(found, indent=1) + "\n")

@@ -8,13 +8,15 @@ with --write it writes ledger_llama.json beside this file, which a test compares
 """
 
 import argparse
+import functools
 import json
 import pathlib
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from ledger import MIB, Stack, flash_stand_in, kept_compiled, kept_eager, without_ban
+from ledger import (MIB, Stack, device_of, flash_stand_in, kept_compiled, kept_eager, parts, show_parts,
+    without_ban)
 from torch.utils.checkpoint import checkpoint
 
 import outgrad
@@ -22,6 +24,7 @@ from outgrad.report import fake
 
 RESULT = pathlib.Path(__file__).with_suffix(".json")
 LENGTH, COLUMNS, INNER, HEADS, KEYS = 4096, 4096, 14336, 32, 8
+WIDTHS = {"as wide as the MLP": INNER}
 
 
 class _Keeps(torch.autograd.Function):
@@ -115,7 +118,7 @@ class CheckpointedLayer(Layer):
 def kept(layer, count=kept_eager):
     """MiB of a layer for a sequence, of three together: one has as many rows as a weight has, for whose copy
     it would be taken."""
-    device, batch = "cpu" if count is not kept_eager else "cuda", 3
+    device, batch = device_of(count), 3
 
     def of(layers):
         with fake(device, torch.bfloat16):
@@ -140,6 +143,16 @@ RECIPES = {
 }
 
 
+def parts_table():
+    """{recipe: {part: MiB}}."""
+    names = ("eager", "Liger", "compile", "compile, ban_recompute_materialized_backward=False", "ours")
+    table = {}
+    for name in names:
+        layer, count = RECIPES[name]
+        table[name] = parts(functools.partial(kept, layer), count, WIDTHS)
+    return table
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.name} beside this file")
@@ -147,9 +160,12 @@ def main():
     found = {name: round(kept(*recipe), 3) for name, recipe in RECIPES.items()}
     for name, mib in found.items():
         print(f"{name:60}{mib:12.3f}")
+    table = parts_table()
+    show_parts("Llama-3-8B", table)
     if options.write:
         command = "python notebooks_data/studies/ledger_llama.py --write"
-        written = {"schema": "outgrad.ledger_llama/1", "command": command, "length": LENGTH, "MiB": found}
+        written = {"schema": "outgrad.ledger_llama/1", "command": command, "length": LENGTH, "MiB": found,
+            "parts": table}
         RESULT.write_text(json.dumps(written, indent=1) + "\n")
 
 

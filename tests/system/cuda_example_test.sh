@@ -8,7 +8,7 @@ trap 'rm -rf "$work"' EXIT
 nvcc=$(PATH=$PATH:${CUDA_PATH:-/usr/local/cuda}/bin:/usr/local/cuda/bin command -v nvcc) ||
   { echo "SKIPPED: no nvcc here"; exit 77; }
 if ! { cmake --install "$2" --prefix "$work/prefix" &&
-  CUDACXX=$nvcc cmake -S "$1/tests/examples/cuda" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" \
+  CUDACXX=$nvcc cmake -S "$1/examples/cuda" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" \
   -DCMAKE_CUDA_ARCHITECTURES="80;90" &&
   cmake --build "$work/build"; } >"$work/log" 2>&1; then
   cat "$work/log"

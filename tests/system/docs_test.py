@@ -1,7 +1,8 @@
-"""The pages of docs/ say what is so: the figures that README.md and how_few_bits.md claim are those of the
-committed headers and results (page_figures.py), the pictures of how_it_works.md are drawn again, a file that
-a page names or links to exists, and where a row of a table names files and then functions, these stand in
-them. page_commands_test.py runs the pages' commands.
+"""README.md and the pages of docs/ say what is so: the figures that they claim are those of the committed
+headers and results (page_figures.py), the pictures are drawn again, of the same figures, a file that a page
+names or links to exists, and where a row of a table names files and then functions, these stand in them.
+README.md is short, and its first screen has the gain, a picture and code. page_commands_test.py runs the
+pages' commands.
 
 usage: docs_test.py REPOSITORY BUILD
 """
@@ -16,7 +17,8 @@ from page_figures import wrong_figures
 
 BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
-FILE = re.compile(r"`((?:approx|autotune|docs|kernels|tests|validation)/[\w./]+\.\w+)`")
+DRAWN = re.compile(r"<dc:description>(.*?)</dc:description>", re.DOTALL)
+FILE = re.compile(r"`((?:approx|autotune|docs|examples|kernels|tests|validation)/[\w./]+\.\w+)`")
 NAME = re.compile(r"`(\w+)`")
 
 
@@ -57,10 +59,28 @@ def pictures_hold(repository):
         return bool(committed)
     with tempfile.TemporaryDirectory(prefix="outgrad-docs-") as folder:
         subprocess.run([python, repository / "docs/pictures.py", folder], check=True)
-        drawn = {path.name for path in pathlib.Path(folder).iterdir()}
-    if drawn != committed:
+        drawn = {path.name: path.read_text() for path in pathlib.Path(folder).iterdir()}
+    if drawn.keys() != committed:
         print(f"FAILED: pictures.py draws {sorted(drawn)}; committed are {sorted(committed)}")
-    return drawn == committed
+        return False
+    # Not the bytes, which are another matplotlib's.
+    old = [name for name, text in drawn.items()
+           if DRAWN.findall(text) != DRAWN.findall((repository / "docs" / name).read_text())]
+    if old:
+        print(f"FAILED: {old}: of other figures than pictures.py draws today; draw again")
+    return not old
+
+
+def first_screen_holds(repository):
+    """What a reader decides by: within 25 lines the table of gains, the picture and three lines of Python."""
+    lines = (repository / "README.md").read_text().splitlines()
+    screen = "\n".join(lines[:25])
+    wants = {"a table": r"^\| --- \|", "BERT-Large's bytes": r"BERT-Large keeps.*\*\*\d",
+             "a picture": r"^!\[.+\]\(", "Python": r"^```python\n(.+\n){3}```$"}
+    missing = [what for what, pattern in wants.items() if not re.search(pattern, screen, re.MULTILINE)]
+    if missing or len(lines) > 150:
+        print(f"FAILED: README.md: {len(lines)} lines, its first 25 lack {missing}")
+    return not missing and len(lines) <= 150
 
 
 def main():
@@ -68,8 +88,11 @@ def main():
     wrong = wrong_figures(repository, build)
     for line in wrong:
         print(f"FAILED: {line}")
-    pages = sorted((repository / "docs").glob("*.md"))
+    pages = [repository / "README.md", repository / "examples/README.md",
+             *sorted((repository / "docs").glob("*.md"))]
     failed = [page.name for page in pages if not page_holds(page, repository)]
+    if not first_screen_holds(repository):
+        failed.append("README.md's first screen")
     if not pictures_hold(repository):
         failed.append("pictures.py")
     print(f"docs: {len(pages)} pages, failed: {failed}")

@@ -8,7 +8,7 @@ formatter=$("$BASH" "$1/tests/system/pinned_tool.sh" clang-format "$2") || exit 
 cd "$1"
 mode=(--dry-run -Werror)
 [[ ${3:-} != --fix ]] || mode=(-i)
-folders=(approx autotune kernels tests validation)
+folders=(approx autotune examples kernels tests validation)
 find "${folders[@]}" \( -name '*.h' -o -name '*.c' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) \
   -not -path 'kernels/generated/*' -print0 | xargs -0 "$formatter" "${mode[@]}" 2>&1 | grep -A 2 'error:' |
   head -n 30 && exit 1

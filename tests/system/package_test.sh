@@ -29,13 +29,13 @@ export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
 # C++, header-only, find_package.
 attempt "the C++ example's configuration" \
-  cmake -S "$1/tests/examples/cpp" -B "$work/cpp" -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$prefix"
+  cmake -S "$1/examples/cpp" -B "$work/cpp" -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$prefix"
 attempt "the C++ example does not build" cmake --build "$work/cpp"
 attempt "the C++ example's gradients" "$work/cpp/train_step"
 
 # Every kind of target in a C++ project, and a version that is not there.
 mkdir "$work/targets"
-cp "$1/tests/examples/c/train_step.c" "$work/targets"
+cp "$1/examples/c/train_step.c" "$work/targets"
 cat >"$work/targets/CMakeLists.txt" <<'TEXT'
 cmake_minimum_required(VERSION 3.25)
 project(targets LANGUAGES C CXX)
@@ -58,7 +58,7 @@ attempt "the static library's results" "$work/targets/build/step_outgrad_static"
 
 # A project of C alone.
 mkdir "$work/c"
-cp "$1/tests/examples/c/train_step.c" "$work/c"
+cp "$1/examples/c/train_step.c" "$work/c"
 cat >"$work/c/CMakeLists.txt" <<'TEXT'
 cmake_minimum_required(VERSION 3.25)
 project(c LANGUAGES C)
@@ -75,16 +75,16 @@ if command -v pkg-config >/dev/null; then
   export PKG_CONFIG_PATH=$libraries/pkgconfig
   read -ra flags <<<"$(pkg-config --cflags --libs outgrad)"
   attempt "the C example through pkg-config" \
-    cc -std=c99 -pedantic-errors -Wall -Wextra -Werror "$1/tests/examples/c/train_step.c" -o "$work/step" \
+    cc -std=c99 -pedantic-errors -Wall -Wextra -Werror "$1/examples/c/train_step.c" -o "$work/step" \
     "${flags[@]}" -lm
   attempt "the C example's gradients" "$work/step"
   read -ra flags <<<"$(pkg-config --cflags --libs --static outgrad)"
   attempt "the C example linked statically" \
-    cc -std=c99 "$1/tests/examples/c/train_step.c" -o "$work/static_step" \
+    cc -std=c99 "$1/examples/c/train_step.c" -o "$work/static_step" \
     "${flags[@]/-loutgrad/-l:liboutgrad.a}" -lm
   attempt "the statically linked example's gradients" "$work/static_step"
   read -ra flags <<<"$(pkg-config --cflags --libs outgrad-kernels)"
-  attempt "the C++ example through pkg-config" c++ -std=c++20 "$1/tests/examples/cpp/train_step.cpp" \
+  attempt "the C++ example through pkg-config" c++ -std=c++20 "$1/examples/cpp/train_step.cpp" \
     -o "$work/cpp_step" "${flags[@]}"
   attempt "the C++ example's gradients without optimisation" "$work/cpp_step"
 else
@@ -94,7 +94,7 @@ fi
 # The sources as a subdirectory: the kernels and the library, nothing else, and nothing of the project's own
 # changes.
 mkdir "$work/outer"
-cp "$1/tests/examples/cpp/train_step.cpp" "$1/tests/kernels/c_hash_main.c" "$work/outer"
+cp "$1/examples/cpp/train_step.cpp" "$1/tests/kernels/c_hash_main.c" "$work/outer"
 cat >"$work/outer/CMakeLists.txt" <<TEXT
 cmake_minimum_required(VERSION 3.25)
 project(outer LANGUAGES C CXX)

@@ -1,4 +1,4 @@
-"""The figures that README.md and docs/how_few_bits.md claim, from the committed headers and results that they
+"""The figures that README.md and pages of docs/ claim, from the committed headers and results that they
 come from.
 
 Each claim is the very text that its page must have, with its figures put in by this file: bounds are rounded
@@ -121,7 +121,46 @@ def row(*cells):
 
 
 def readme(of):
-    """README.md, "What is reached"."""
+    """README.md, the table of its first screen."""
+    bert, llama = of.json("studies/ledger.json"), of.json("studies/ledger_llama.json")
+    layers = {name: modes["pure bf16"] for name, modes in bert["layers"]["BERT-Large, RoBERTa-Large"].items()}
+    flag = "compile + flash, ban_recompute_materialized_backward=False"
+    yield (f"| a layer of BERT-Large keeps, {bert['length']} tokens, bf16 | eager {layers['eager']:.1f} MiB, "
+           f"flash attention {layers['eager + flash']:.1f}, `torch.compile` "
+           f"{layers['compile + flash']:.1f} (with a private flag {layers[flag]:.1f}) | "
+           f"**{layers['ours + flash']:.1f} MiB** |")
+    mib = {name: f"{value:.0f}" for name, value in llama["MiB"].items()}
+    again = mib["compile, ban_recompute_materialized_backward=False"]
+    yield (f"| a layer of Llama-3-8B keeps, {llama['length']:,} tokens, bf16 | eager {mib['eager']} MiB, "
+           f"`torch.compile` {mib['compile']} (with the flag {again}), Liger {mib['Liger']} | "
+           f"**{mib['ours']} MiB** |")
+    yield f"a checkpointed layer of Llama-3-8B keeps {mib['eager, the layer checkpointed']} MiB"
+    yield f"(`ban_recompute_materialized_backward=False`) also reaches {again} MiB"
+    yield from readme_of_h200(of.json("gpu/nvidia_h200/throughput.json"))
+    cpu = of.json("studies/package_speed.json")
+    assert (cpu["cores"], cpu["processor"]) == (2, "AMD EPYC")
+    speeds = [f"{row['times_as_fast'][0]:.1f}" for row in cpu["rows"] if row["what"] == "through autograd"
+              and (row["kind"], row["elements"]) == ("gelu", 2**24)]
+    yield f"on two CPU cores: fp32; fp16; bf16 | 1; 1; 1 | **{'; '.join(speeds)}** |"
+    counted = [digits_up(of.sweep(f"gelu_{name}", name)["T"]["bound"]) for name in ("f32", "bf16")]
+    from_x = digits_up(of.sweep("gelu_f32", "f32")["from_x"]["T"]["bound"])
+    yield f"derivative: fp32; bf16 | {from_x}, counted | {'; '.join(counted)}, counted |"
+
+
+def readme_of_h200(found):
+    rows = {row["recipe"]: row for row in found["rows"]}
+    theirs, ours = rows["eager + SDPA"], rows["ours"]
+    yield (f"a sequence; largest batch | {theirs['mib_per_sequence']:.0f} MiB; {theirs['largest_batch']} | "
+           f"**{ours['mib_per_sequence']:.0f} MiB; {ours['largest_batch']}** |")
+    training = (ours["at_largest_batch"]["sequences_per_s"] / theirs["at_largest_batch"]["sequences_per_s"])
+    passes = {turn["batch"]: turn["times_as_fast"][1] for turn in found["in_turn"]
+              if turn["what"] == "forward and backward"}
+    yield (f"largest batch; forward and backward of 64; of 16 | 1; 1; 1 | "
+           f"**{training:.2f}; {passes[64]:.2f}**; {passes[16]:.2f} |")
+
+
+def reached(of):
+    """accuracy_report.md, "What is reached"."""
     formats = ("f32", "f16", "bf16")
     fits = [of.header(f"gelu_{name}") for name in formats]
     own = [of.sweep(f"gelu_{name}", name) for name in formats]
@@ -152,6 +191,9 @@ def readme(of):
     yield row("operations per element, backward", *(f"{h['kOperations']:.0f}" for h in fits),
               "").replace("|  |", "| |")
 
+
+def few_bits_in_short(of):
+    """how_few_bits.md, before its first heading."""
     fp8, code = of.header("gelu_fp8"), of.header("gelu_code")
     softmax = next(r for r in of.json("softmax/front.json")["rows"] if r["length"] == 4096
                    and r["store"] == "log2, 8 bits")
@@ -162,7 +204,7 @@ def readme(of):
     assert (fp8["kE4m3Least"], fp8["kE4m3Most"]) == (448 / 2**12, 448)
     yield (f"it is within {up(fp8['kSignT1'], 5)} with one bit and within {up(fp8['kSignT2'], 5)} with two, "
            "in every block")
-    yield (f"it is within {up(code['kT4'], 5)}, where no code of 4 bits can be within "
+    yield (f"has an error of at most {up(code['kT4'], 5)}; the least possible with 4 bits is "
            f"{down(width_of(of) / 2**5, 4)}")
     kernel, smallest = softmax_bound(of)
     assert softmax["relative_sum_proven"] <= kernel
@@ -225,6 +267,7 @@ def speed_rows(of):
 
 
 def how_few_bits(of):
+    yield from few_bits_in_short(of)
     fp8, code = of.header("gelu_fp8"), of.header("gelu_code")
     yield "The code of 4 bits is within 0.001% of that"
     assert width_of(of) / 2**5 < code["kT4"] < (code["kHi"] - code["kLo"]) / 2**5 * 1.00001
@@ -252,6 +295,7 @@ def how_few_bits(of):
 # Each page's claims, and its tables by the heading of their first columns, whose rows are all claimed.
 PAGES = {
     "README.md": (readme, {}),
+    "docs/accuracy_report.md": (reached, {}),
     "docs/how_few_bits.md": (how_few_bits,
                              {"| store | beyond | all |": front_rows, "| store of p | bits |": softmax_rows,
                               "| y | 1/4 | 1 |": small_number_rows,

@@ -41,7 +41,10 @@ _softmax_dropout = functional._Operation(
 
 
 def softmax_dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Tensor:
-    """dropout(softmax(x)) over the last dimension. Keeps the softmax's output and 8 bytes, no mask."""
+    """dropout(softmax(x)) over the last dimension. Keeps the softmax's output and 8 bytes, no mask.
+
+    Shapes: x [..., n]; the result the same.
+    """
     functional._expect("softmax_dropout", x=x)
     p = functional.checked_probability("softmax_dropout", p, training)
     return _softmax_dropout(x.contiguous(), functional.new_seed(x.device), p)
@@ -130,12 +133,14 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attn_mask: torc
         p: float = 0.0, scale: float | None = None, training: bool = True,
         form: Literal["auto", "sdpa", "softmax"] = "auto",
         store: Literal["p", "log2:8"] = "p") -> torch.Tensor:
-    """dropout(softmax(q k^T scale + mask)) v; q is [..., m, d], k [..., n, d], v [..., n, e].
+    """dropout(softmax(q k^T scale + mask)) v.
 
-    attn_mask: [..., m, n], boolean (True: takes part) or added to the scores; it gets no gradient. scale: 1 /
+    attn_mask: boolean (True: takes part) or added to the scores; it gets no gradient. scale: 1 /
     sqrt(d) by default. form: "sdpa" is PyTorch's scaled_dot_product_attention, "softmax" is the form of this
     module, and "auto" is "sdpa" where a fused kernel applies. store: what the form "softmax" keeps, the
     probabilities "p" or their codes "log2:8".
+
+    Shapes: q [..., m, d]; k [..., n, d]; v [..., n, e]; attn_mask [..., m, n]; the result [..., m, e].
     """
     functional._expect("attention", q=q, k=k, v=v)
     if form not in ("auto", "sdpa", "softmax"):

@@ -8,6 +8,7 @@ derivatives: a second derivative raises an error, since the output does not give
 
 import math
 import operator
+import textwrap
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
@@ -330,14 +331,18 @@ def _of_output(name: str) -> _OfOutput:
         return as_it_lies(operations[stores.for_type(store, x.dtype)], x)
 
     formula = _FORMULAS.get(name, "f(x) as in kernels/forwards.h")
-    kept = ", and one bit an element" if name in library.MASKED else ""
+    kept = ", and\n    one bit an element" if name in library.MASKED else ""
+    other = textwrap.indent(
+        textwrap.fill(f"store: what else to keep, by outgrad.stores: {', '.join(operations)}.", 100), 4 * " ")
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"""{formula}, elementwise. Keeps y, which the next layer keeps too{kept}.
 
     |g - f'(x)| of the gradient dx = dy g is bounded by a proof: see outgrad.bounds("{name}"). Source: Tempo
     (NeurIPS 2022).
 
-    store: what else to keep, by outgrad.stores: {", ".join(operations)}.
+{other}
+
+    Shapes: x [...], of any strides; the result the same.
     """
     return function
 
@@ -362,6 +367,8 @@ def gelu(x: torch.Tensor, approximate: Literal["none", "tanh"] = "none",
 
     For the gradient dx = dy g, a proof bounds |g - f'(x)|: see outgrad.bounds. Source: Tempo (NeurIPS 2022).
     store: what else to keep, by outgrad.stores.
+
+    Shapes: x [...], of any strides; the result the same.
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"outgrad.gelu: approximate is {approximate!r}, neither 'none' nor 'tanh'")
@@ -448,8 +455,9 @@ def linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     """gelu(x weight^T + bias), where the sum with the bias is in fp32 and never stored. Keeps x, y and one
     bit per element of y.
 
-    x is [..., n] and weight is [m, n], both of one type or under autocast; bias is [m], of any of the three
-    types.
+    x and weight are of one type or under autocast; bias is of any of the three types.
+
+    Shapes: x [..., n]; weight [m, n]; bias [m]; the result [..., m].
     """
     return _linear_gelu(*_expect_linear("linear_gelu", x, weight, bias), bias)
 
@@ -460,8 +468,9 @@ def linear_activation(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
     of the two; GELU's gradient of the bias, whose sums come from the same pass, has another order of them.
     Keeps x, weight and y, and one bit per element of y if the activation has a minimum.
 
-    x is [..., n], weight [m, n] and bias [m], all of one type or under autocast. activation: one of
-    outgrad.ACTIVATIONS.
+    x, weight and bias are all of one type or under autocast. activation: one of outgrad.ACTIVATIONS.
+
+    Shapes: x [..., n]; weight [m, n]; bias [m]; the result [..., m].
     """
     operation = _linear_activations.get(activation) if isinstance(activation, str) else None
     if operation is None:
@@ -680,6 +689,8 @@ def layer_norm(x: torch.Tensor, normalized_shape: int | Sequence[int], weight: t
     outgrad.side_channels). Without them, a weight that has no finite reciprocal is an error in the backward
     pass on a CPU, and gives infinities and NaNs on a GPU, never a plausible wrong gradient. store: what is
     kept in place of y, "e4m3", "mxfp8" or "int8" (stores.py), on CPUs.
+
+    Shapes: x [..., *normalized_shape]; weight and bias normalized_shape; side_channels [k]; the result as x.
     """
     of_norm = weight, bias, eps, False, side_channels, None, 0.0
     return _checked("layer_norm", x, normalized_shape, of_norm, store)
@@ -689,7 +700,10 @@ def rms_norm(x: torch.Tensor, normalized_shape: int | Sequence[int], weight: tor
         eps: float | None = None, side_channels: torch.Tensor | None = None,
         store: str = stores.DEFAULT_OF_NORMS) -> torch.Tensor:
     """RMSNorm over the last dimensions: layer_norm without mean and bias. eps defaults to float32's, 2^-23,
-    for each of the three types, because PyTorch computes in float32 and takes the eps of that."""
+    for each of the three types, because PyTorch computes in float32 and takes the eps of that.
+
+    Shapes: x [..., *normalized_shape]; weight normalized_shape; side_channels [k]; the result as x.
+    """
     of_norm = weight, None, EPS_OF_RMS if eps is None else eps, True, side_channels, None, 0.0
     return _checked("rms_norm", x, normalized_shape, of_norm, store)
 
@@ -742,9 +756,10 @@ def side_channels(weight: torch.Tensor | None, bias: torch.Tensor | None = None,
 
     The policy is that of `outgrad stability` (validation/README.md). A channel needs its own x^ in three
     cases: storing y in dtype (by default weight's) moves an x^ of magnitude 1 by more than tau, mainly
-    because |bias / weight| is large; 1 / weight is not a normal fp32 number; or y may overflow. weight and
-    bias are [n]. store: what is kept in place of y (stores.py); with y in 8 bits its own rounding counts, and
-    not that of dtype.
+    because |bias / weight| is large; 1 / weight is not a normal fp32 number; or y may overflow. store: what
+    is kept in place of y (stores.py); with y in 8 bits its own rounding counts, and not that of dtype.
+
+    Shapes: weight and bias [n]; the result [k].
     """
     return chosen_channels(weight, bias, dtype, tau, store)
 
@@ -848,6 +863,8 @@ def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Ten
     computes it again. Elements are numbered as they lie in memory, so that the same seed drops others of a
     channels_last tensor than of a contiguous one. The seed comes from PyTorch's generator, so
     torch.manual_seed and checkpointing repeat it.
+
+    Shapes: x [...], of any strides; the result the same.
     """
     if not _is_usable(x):
         _expect("dropout", x=x)
@@ -1024,8 +1041,11 @@ def dropout_add_layer_norm(x: torch.Tensor, residual: torch.Tensor, normalized_s
         weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, p: float = 0.5,
         eps: float = 1e-5, training: bool = True, side_channels: torch.Tensor | None = None) -> torch.Tensor:
     """layer_norm(dropout(x, p) + residual), which stands between the sub-layers of BERT, as one node and, on
-    a GPU, one pass over the rows. Keeps y, 4 bytes per row and a seed. x and residual have one shape and one
-    type."""
+    a GPU, one pass over the rows. Keeps y, 4 bytes per row and a seed. x and residual have one type.
+
+    Shapes: x and residual [..., *normalized_shape]; weight and bias normalized_shape; side_channels [k]; the
+    result as x.
+    """
     p = checked_probability("dropout_add_layer_norm", p, training)
     of_norm = weight, bias, eps, False, side_channels, None, 0.0
     columns = columns_of_sum("dropout_add_layer_norm", x, residual, normalized_shape, of_norm)
@@ -1035,7 +1055,11 @@ def dropout_add_layer_norm(x: torch.Tensor, residual: torch.Tensor, normalized_s
 def dropout_add_rms_norm(x: torch.Tensor, residual: torch.Tensor, normalized_shape: int | Sequence[int],
         weight: torch.Tensor | None = None, p: float = 0.5, eps: float | None = None, training: bool = True,
         side_channels: torch.Tensor | None = None) -> torch.Tensor:
-    """rms_norm(dropout(x, p) + residual), as dropout_add_layer_norm."""
+    """rms_norm(dropout(x, p) + residual), as dropout_add_layer_norm.
+
+    Shapes: x and residual [..., *normalized_shape]; weight normalized_shape; side_channels [k]; the result
+    as x.
+    """
     p, eps = checked_probability("dropout_add_rms_norm", p, training), EPS_OF_RMS if eps is None else eps
     of_norm = weight, None, eps, True, side_channels, None, 0.0
     columns = columns_of_sum("dropout_add_rms_norm", x, residual, normalized_shape, of_norm)
@@ -1047,7 +1071,11 @@ def add_layer_norm(x: torch.Tensor, residual: torch.Tensor, normalized_shape: in
         side_channels: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """(y, z) with z = x + residual and y = layer_norm(z): what stands before a sub-layer of a pre-norm block,
     whose next residual is z. One node and, on a GPU, one pass over the rows. Keeps y and 4 bytes per row, and
-    not z. x and residual have one shape and one type."""
+    not z. x and residual have one type.
+
+    Shapes: x and residual [..., *normalized_shape]; weight and bias normalized_shape; side_channels [k]; y
+    and z as x.
+    """
     of_norm = weight, bias, eps, False, side_channels, None, 0.0
     return add("layer_norm", x, residual,
         columns_of_sum("add_layer_norm", x, residual, normalized_shape, of_norm), of_norm)
@@ -1056,7 +1084,10 @@ def add_layer_norm(x: torch.Tensor, residual: torch.Tensor, normalized_shape: in
 def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, normalized_shape: int | Sequence[int],
         weight: torch.Tensor | None = None, eps: float | None = None,
         side_channels: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """(y, z) with z = x + residual and y = rms_norm(z), as add_layer_norm."""
+    """(y, z) with z = x + residual and y = rms_norm(z), as add_layer_norm.
+
+    Shapes: x and residual [..., *normalized_shape]; weight normalized_shape; side_channels [k]; y and z as x.
+    """
     of_norm = weight, None, EPS_OF_RMS if eps is None else eps, True, side_channels, None, 0.0
     return add("rms_norm", x, residual,
         columns_of_sum("add_rms_norm", x, residual, normalized_shape, of_norm), of_norm)

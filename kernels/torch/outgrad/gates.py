@@ -174,10 +174,12 @@ def gated(a: torch.Tensor, b: torch.Tensor | None = None, activation: str = "sil
     """act(a) b, elementwise. By default it keeps a and b, which are all that its gradient needs; it is exact
     but for rounding.
 
-    a and b are of one shape and type. Without b, the rows of a hold those of both: [..., 2 n] gives [..., n],
-    as after one Linear for both. activation: one of gelu, gelu_tanh, silu and sigmoid. store: what else to
-    keep: "output", which is the result, b and a bit, in float16 and bfloat16; "e4m3" or "e5m2", which are a
-    and b in 8 bits (gates.py has their errors; outgrad.bounds states that of "output").
+    a and b are of one type. Without b, the rows of a hold those of both, as after one Linear for both.
+    activation: one of gelu, gelu_tanh, silu and sigmoid. store: what else to keep: "output", which is the
+    result, b and a bit, in float16 and bfloat16; "e4m3" or "e5m2", which are a and b in 8 bits (gates.py has
+    their errors, and patch's report states them).
+
+    Shapes: a and b [..., n], or a alone [..., 2 n]; the result [..., n].
     """
     _expect_pair("gated", a, b)
     operation = _of("gated", _pairs, activation, store, a.dtype)
@@ -190,8 +192,10 @@ def gated_linear(a: torch.Tensor, b: torch.Tensor | None, weight: torch.Tensor,
     """linear(gated(a, b, activation), weight, bias) as one node of autograd. By default it keeps a, b and
     weight, and makes the product again for the gradient of weight.
 
-    a, b, activation and store are those of gated; weight is [m, n] and bias [m], all of one type or under
+    a, b, activation and store are those of gated; a, b, weight and bias are all of one type or under
     autocast.
+
+    Shapes: a and b [..., n], or a alone [..., 2 n]; weight [m, n]; bias [m]; the result [..., m].
     """
     _expect_pair("gated_linear", a, b)
     if torch.is_autocast_enabled(a.device.type):

@@ -105,10 +105,12 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     norms, times row_weights if given, such as norms that rows of y's gradient had. "rows:P+e4m3" and
     "rows:P+e5m2" keep these rows in 8 bits, or all of x, as "e4m3", where others keep that. Each call
     draws a seed from PyTorch's generator, also where no gradient is recorded, so that checkpointing repeats
-    it. What is no finite number, in x or in the gradient of y, makes the gradient of weight NaN.
+    it. A NaN or an infinity in x or in the gradient of y makes the gradient of weight NaN.
 
-    x is [..., n], weight [m, n] and bias [m], all of one type or under autocast. row_weights is [...], not
-    negative, of any floating type.
+    x, weight and bias are all of one type or under autocast. row_weights are not negative, of any floating
+    type.
+
+    Shapes: x [..., n]; weight [m, n]; bias [m]; row_weights [...]; the result [..., m].
     """
     if not isinstance(store, str) or store not in stores.OF_LINEARS:
         raise ValueError(f"outgrad.linear: store is {store!r}, none of {stores.WORDS_OF_LINEARS}")

@@ -30,7 +30,10 @@ _relu_squared = functional._Operation("relu_squared", _compute, _keep, _gradient
 
 
 def relu_squared(x: torch.Tensor) -> torch.Tensor:
-    """max(x, 0)^2, element by element. Keeps y, which the next layer also keeps."""
+    """max(x, 0)^2, element by element. Keeps y, which the next layer also keeps.
+
+    Shapes: x [...], of any strides; the result the same.
+    """
     functional._expect("relu_squared", x=x)
     return _relu_squared(x)
 

@@ -33,6 +33,8 @@ def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
 
     A row (along dim) has at most 2^23 elements. Where x is -inf, p and the gradient are 0. A row with a NaN,
     with +inf, or with nothing but -inf gives NaN in all of p and of the gradient.
+
+    Shapes: x [...]; the result the same.
     """
     functional._expect("softmax", x=x)
     if x.dim() == 0:

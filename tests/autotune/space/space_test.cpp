@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -214,7 +215,19 @@ TEST(Space, ReportsContradictionsByName) {
   const Points points = space.construct();
   EXPECT_TRUE(points.empty());
   EXPECT_NE(size_report(points).find("contradictory"), std::string::npos);
-  EXPECT_NE(size_report(points).find("a exceeds b"), std::string::npos);
+  EXPECT_NE(size_report(points).find("; 2 combinations left out, because a exceeds b"), std::string::npos)
+      << size_report(points);
+}
+
+TEST(Space, ReportsLargeCountsInGroupsOfThreeDigits) {
+  Space space;
+  std::vector<std::int64_t> numbers(50);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  space.parameter("a", numbers).parameter("b", numbers);
+  space.constraint("a exceeds b", {"a", "b"}, [](const Point& p) { return p[0] > p[1]; });
+  // a = 0 leaves no b: one partial point. Of the others, as many pairs as there are valid ones.
+  EXPECT_EQ(size_report(space.construct()),
+            "2500 raw points, 1225 valid; 1,226 combinations left out, because a exceeds b");
 }
 
 TEST(Space, RefusesWhatCannotBeMeant) {

@@ -1,6 +1,7 @@
 """The ledger of notebooks_data/studies: that its count is right where the figures are known, that it says
 today what ledger.json says, and that our layers keep no more than was promised."""
 
+import functools
 import json
 
 import ledger
@@ -107,6 +108,36 @@ LLAMA = json.loads(ledger_llama.RESULT.read_text())["MiB"]
     for name in ledger_llama.RECIPES])
 def test_a_layer_of_llama(recipe):
     assert round(ledger_llama.kept(*ledger_llama.RECIPES[recipe]), 3) == LLAMA[recipe]
+
+
+def test_a_layers_parts_by_hand():
+    """Of BERT-Large in MiB: arrays as wide as the model are 1, the MLP's 4, GELU's bits 1/4; eager attention
+    keeps 16 arrays of 512 x 512 twice, and a mask of bytes."""
+    eager, ours = WRITTEN["parts"]["eager"], WRITTEN["parts"]["ours + flash"]
+    assert eager["attention's probabilities"] == 16 * 512**2 * (2 + 2 + 1) / 2**20
+    assert (eager["as wide as the MLP"], ours["as wide as the MLP"]) == (8, 4.25)
+    # q, k, v, attention's result, and y of two norms; the rest is small
+    assert 6 <= ours["as wide as the model"] <= 6.04
+    llama = json.loads(ledger_llama.RESULT.read_text())["parts"]
+    assert (llama["eager"]["as wide as the MLP"], llama["ours"]["as wide as the MLP"]) == (4 * 112, 2 * 112)
+
+
+@pytest.mark.parametrize("recipe", [*WRITTEN["parts"]])
+def test_parts_sum_to_the_layer(recipe):
+    assert sum(WRITTEN["parts"][recipe].values()) == pytest.approx(BERT[recipe]["pure bf16"], abs=0.002)
+
+
+def test_parts_are_counted_as_written():
+    for name, recipe in (("eager", ledger.EAGER), ("ours + flash", ledger.OURS_FLASH)):
+        got = ledger.parts(functools.partial(ledger.of_layer, recipe, "pure bf16"), ledger.kept_eager,
+            ledger.WIDTHS)
+        assert got == WRITTEN["parts"][name]
+
+
+@pytest.mark.nightly
+def test_all_parts_are_counted_as_written():
+    assert ledger.parts_table() == WRITTEN["parts"]
+    assert ledger_llama.parts_table() == json.loads(ledger_llama.RESULT.read_text())["parts"]
 
 
 def test_a_layer_of_llama_by_hand():

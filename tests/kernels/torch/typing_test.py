@@ -4,6 +4,7 @@ and every argument and result of a public function, class and method has its typ
 import ast
 import inspect
 import pathlib
+import re
 import typing
 
 import pytest
@@ -46,6 +47,36 @@ def test_every_argument_and_result_has_its_type(name):
     arguments = [argument for argument in inspect.signature(function).parameters if argument != "self"]
     assert hints.keys() == {*arguments, "return"}
     assert typing.Any not in (hints["return"], *(hints[a] for a in arguments if a not in ("args", "kwargs")))
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_help_is_there_and_fits_a_terminal(name):
+    """ACTIVATIONS is a tuple, whose help is Python's."""
+    thing = PUBLIC[name]
+    if name == "ACTIVATIONS":
+        return
+    text = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
+    assert text, "no docstring of its own"
+    shown = inspect.cleandoc(text)
+    assert len(shown.splitlines()[0]) > 20 and all(len(line) <= 110 for line in shown.splitlines()), shown
+
+
+def takes_arrays(function):
+    """The arguments of a function that are tensors, or may be."""
+    hints = typing.get_type_hints(function)
+    return [name for name, hint in hints.items() if name not in ("return", "example")
+        and torch.Tensor in (hint, *typing.get_args(hint))]
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if takes_arrays(FUNCTIONS[name])])
+def test_a_docstring_names_the_shape_of_each_array(name):
+    """In its last paragraph: "Shapes: x and residual [..., n]; bias [n]; the result as x." """
+    last = inspect.getdoc(FUNCTIONS[name]).split("\n\n")[-1].replace("\n", " ")
+    assert last.startswith("Shapes: ") and last.endswith("."), last
+    parts = last.removeprefix("Shapes: ").split("; ")
+    named = {word.strip(",") for part in parts[:-1] for word in part.split(" [")[0].split()}
+    assert set(takes_arrays(FUNCTIONS[name])) <= named, last
+    assert re.match(r"(the result|y and z|y) (\[|the same|as x)", parts[-1]), parts[-1]
 
 
 def test_the_types_are_these():

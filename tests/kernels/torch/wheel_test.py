@@ -119,6 +119,29 @@ def test_it_works_where_it_is_installed(installed):
     assert done.stdout.split() == [str(installed / "outgrad" / "__init__.py"), "True"]
 
 
+def test_it_works_in_an_environment_of_its_own(wheel, tmp_path):
+    """A new virtual environment, into which pip installs the wheel; of this one it sees PyTorch alone, which
+    is too large to fetch. The first lines of README.md run there."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "clean"], check=True)
+    python = tmp_path / "clean/bin/python"
+    (site,) = (tmp_path / "clean/lib").glob("python3*/site-packages")
+    (site / "pytorch.pth").write_text(f"{pathlib.Path(torch.__file__).parents[1]}\n")
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "OUTGRAD"))}
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel], env=clean,
+        check=True)
+    (block,) = re.findall(r"^```python\n(.*?)^```$", (SOURCES / "README.md").read_text(),
+        re.MULTILINE | re.DOTALL)
+    code = ("import importlib.metadata, torch\n"
+        "model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.GELU(), torch.nn.Linear(32, 8))\n"
+        "x, loss = torch.randn(4, 8), torch.sum\n" + block
+        + "assert outgrad.__version__ == importlib.metadata.version('outgrad')\n"
+        "print(model[0].weight.grad.isfinite().all().item(), outgrad.__file__)\n")
+    done = subprocess.run([python, "-c", code], env=clean, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "2 modules patched" in done.stdout or "1 modules patched" in done.stdout
+    assert done.stdout.splitlines()[-1] == f"True {site / 'outgrad/__init__.py'}"
+
+
 def test_importing_it_loads_no_driver(installed):
     """libcuda belongs to the machine's driver: a machine without one imports the package all the same."""
     done = run_python(

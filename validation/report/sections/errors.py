@@ -99,9 +99,9 @@ def often(results: Results) -> list[dict]:
         VALIDATE_ANY + " --activations notebooks_data/activations/all-MiniLM-L6-v2.json",
         ["<fit", "<y in", "<every x in", "<x of", "rms", "bias\nmean signed error", "max\nof nearly all x",
          "share in the worst codes"], rows)
-    blocks = [paragraph("A maximum says nothing of how often. Here every bit pattern of x counts by the "
-                        "probability that x rounds to it, for normal distributions and for the inputs of a "
-                        "real model's GELUs.")]
+    blocks = [paragraph("A maximum does not say how often large errors occur. Here every bit pattern "
+                        "of x counts by the probability that x rounds to it, for normal distributions and "
+                        "for the inputs of a real model's GELUs.")]
     if distributions:
         blocks.append(figure("Root mean square error of g under each distribution, over f32 x: ours with y "
                              "in each format, and published coefficients in f32.", weighted["command"],
