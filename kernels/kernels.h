@@ -179,6 +179,7 @@ enum class DeviceKernel {
   softmax_backward_code,
   gated_forward,
   gated_backward,
+  norm_encode,
 };
 // The name of its __global__ template.
 inline constexpr const char* kDeviceKernelNames[] = {"activation_backward",
@@ -205,7 +206,8 @@ inline constexpr const char* kDeviceKernelNames[] = {"activation_backward",
                                                      "softmax_forward_code",
                                                      "softmax_backward_code",
                                                      "gated_forward",
-                                                     "gated_backward"};
+                                                     "gated_backward",
+                                                     "norm_encode"};
 
 #ifndef __CUDACC_RTC__  // code compiled by NVRTC calls what it was told to; only hosts ask what there is
 inline namespace OUTGRAD_ABI {
