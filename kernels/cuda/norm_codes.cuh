@@ -53,9 +53,9 @@ struct GroupRange {
   u32 amax = 0;
 
   __device__ __forceinline__ void include(float y) { amax = larger_magnitude(amax, magnitude_in_block(y)); }
-  template <class Across>
-  __device__ __forceinline__ void join(const Across& of_other) {
-    amax = larger_magnitude(amax, of_other(amax));
+  // with that of the lane `apart` lanes away; all of `lanes` take part
+  __device__ __forceinline__ void join(u32 lanes, int apart) {
+    amax = larger_magnitude(amax, __shfl_xor_sync(lanes, amax, apart));
   }
   __device__ __forceinline__ E8M0 scale() const { return shared_scale(amax); }
   static __device__ __forceinline__ CodeOctet codes(const float (&y)[kOctet], E8M0 scale) {
@@ -70,9 +70,9 @@ struct GroupRange<Int8Scale> {
   OutputRange range;
 
   __device__ __forceinline__ void include(float y) { range.include(y); }
-  template <class Across>
-  __device__ __forceinline__ void join(const Across& of_other) {
-    const i32 least = of_other(range.least), most = of_other(range.most);
+  __device__ __forceinline__ void join(u32 lanes, int apart) {
+    const i32 least = __shfl_xor_sync(lanes, range.least, apart),
+              most = __shfl_xor_sync(lanes, range.most, apart);
     range.least = least < range.least ? least : range.least;
     range.most = most > range.most ? most : range.most;
   }
@@ -109,7 +109,7 @@ struct OutputCodes {
     for (int k = 0; k < kOctet; ++k) range.include(y[k]);
     OUTGRAD_UNROLL
     for (int apart = 1; apart < kLanes; apart *= 2)
-      range.join([&](auto own) { return __shfl_xor_sync(lanes, own, apart); });
+      range.join(lanes, apart);
     if (count == 0) return;
     const Scale scale = range.scale();
     store_codes<Wide>(static_cast<u8*>(to.codes) + row * n + at, range.codes(y, scale));

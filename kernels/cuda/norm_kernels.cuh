@@ -856,12 +856,17 @@ __device__ __forceinline__ Tuple<float, 2> slots_sum(i64 first, i64 slots, const
   }
 }
 
+// Blocks that an SM must have room for, or 0. Left to itself, ptxas (13.0) spills what codes take to be read,
+// so that an SM holds more of them.
+template <class Store>
+inline constexpr int kSlotSumBlocks = kCodeScales<Store> == CodeScales::none ? 0 : 4;
+
 // Only the sums over rows, for rows that do not fit in registers. Block b has columns kColumnThreads (b %
 // blocks_across) + threadIdx.x of the a.own_slots slots of row b / blocks_across of sums. It runs before
 // norm_backward, because norm_backward's dx may overwrite dy.
 template <Norm N, class T, class Store = void>
-__global__ void __launch_bounds__(kColumnThreads) norm_slot_sums(NormBackwardArrays<T> a) {
-  constexpr int kLevels = 4;
+__global__ void __launch_bounds__(kColumnThreads, kSlotSumBlocks<Store>) norm_slot_sums(NormBackwardArrays<T> a) {
+  constexpr int kLevels = 4, kRowsAtOnce = kCodeScales<Store> == CodeScales::none ? 4 : 2;
   static_assert(kMostBlockSlots == 1 << kLevels);
   const i64 blocks_across = (a.n + kColumnThreads - 1) / kColumnThreads;
   const i64 j = blockIdx.x % blocks_across * kColumnThreads + threadIdx.x;
@@ -872,7 +877,7 @@ __global__ void __launch_bounds__(kColumnThreads) norm_slot_sums(NormBackwardArr
   const KeptOutput<T, Store> output(a);
   const Tuple<float, 2> total = slots_sum<kLevels>(sums_row * a.own_slots, a.own_slots, [&](i64 slot) {
     Tuple<float, 2> sum = {};
-#pragma unroll 4
+#pragma unroll kRowsAtOnce
     for (i64 row = a.slot_rows.begin(slot); row < a.slot_rows.begin(slot + 1); ++row) {
       const float dy = widen(a.dy[row * a.n + j]);
       const float c =
