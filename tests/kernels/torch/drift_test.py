@@ -217,6 +217,7 @@ def test_norms_from_8_bits_on_a_device_are_compared_after_a_step(store, as_on_a_
     x = torch.randn(32, N, generator=torch.Generator().manual_seed(1))
     model(x).sum().backward()
     steps = torch.optim.SGD(model.parameters(), lr=1.0)
+    steps.zero_grad()
     model[1].weight.grad = torch.zeros(N).index_fill(0, torch.tensor(9), 1 - 1e-4)
     model[1].bias.grad = torch.zeros(N).index_fill(0, torch.tensor(9), -1.0)
     steps.step()
