@@ -122,8 +122,9 @@ struct ChosenNormSchedule {
   static constexpr GpuNormSchedule kSchedule = chosen(kOpen, Warps, Octets, Home, Use);
 };
 
-template <class T, bool Residual>
-inline constexpr RowUse kForwardUse = forward_use(sizeof(T), Residual);
+template <class T, bool Residual, class Store = void>
+inline constexpr RowUse kForwardUse =
+    forward_use(sizeof(T), Residual, kCodeScales<Store> != CodeScales::none);
 
 template <Norm N, class T, bool Residual, bool Sums, bool Side, bool Drops = false>
 OUTGRAD_HD constexpr RowUse backward_use() {
@@ -251,6 +252,24 @@ Operand scales_operand(const NormCodes& kept, i64 rows, i64 n, bool is_written) 
   }
 }
 
+// The launch of a plan that computes y.
+template <Norm N, class T, class Schedule, bool Residual, bool Drops, bool StoresZ, class Store>
+cudaError_t launch_forward_rows(const NormForwardArrays<T>& a, const LaunchPlan& plan, cudaStream_t stream) {
+  const auto in_rows = [&]<bool Wide>() {
+    return [&]<class Chosen>(Choice<Chosen>) {
+      return launch_rows(
+          norm_forward<N, T, Chosen, Wide, Residual, ParameterFormat::f32, Drops, StoresZ, Store>,
+          plan.launch[0], stream, a);
+    };
+  };
+  constexpr RowUse kUse = kForwardUse<T, Residual, Store>;
+  const auto wide_instance = in_rows.template operator()<true>();
+  if (plan.norm.home == RowHome::registers)
+    return with_registers<Schedule, kUse, kTreeLanes>(plan.norm, wide_instance);
+  return plan.wide ? with_loops<Schedule, kUse, true>(plan.norm, wide_instance)
+                   : with_loops<Schedule, kUse, false>(plan.norm, in_rows.template operator()<false>());
+}
+
 template <Norm N, class T, class Schedule, bool Residual, bool Drops = false, bool StoresZ = Residual,
           class Store = void>
 cudaError_t launch_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
@@ -273,7 +292,7 @@ cudaError_t launch_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
                       written(a.kept.amax, kOfTensor ? norm_forward_workspace(kScales, a.rows) : 0)})) {
     return cudaErrorInvalidValue;
   }
-  if (a.rows == 0) return cudaSuccess;
+  if (a.rows == 0 && !kOfTensor) return cudaSuccess;
   const bool wide = rows_are_wide<S, T>(a.n, {a.x, a.residual, a.z, a.y}) && is_aligned_to(a.gamma, kQuad) &&
                     is_aligned_to(a.beta, kQuad) && is_aligned_to(a.kept.codes, kOctet);
   const NormTask task = {.norm = N,
@@ -290,32 +309,16 @@ cudaError_t launch_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
       status != cudaSuccess)
     return status;
   const LaunchPlan plan = norm_forward_plan(S, task, limits);
-  const auto wide_instance = [&]<class Chosen>(Choice<Chosen>) {
-    return launch_rows(
-        norm_forward<N, T, Chosen, true, Residual, ParameterFormat::f32, Drops, StoresZ, Store>,
-        plan.launch[0], stream, a);
-  };
-  const auto narrow_instance = [&]<class Chosen>(Choice<Chosen>) {
-    return launch_rows(
-        norm_forward<N, T, Chosen, false, Residual, ParameterFormat::f32, Drops, StoresZ, Store>,
-        plan.launch[0], stream, a);
-  };
-  constexpr RowUse kUse = kForwardUse<T, Residual>;
   if constexpr (kOfTensor) {
-    if (const cudaError_t status = cudaMemsetAsync(a.kept.amax, 0, sizeof(u32), stream);
-        status != cudaSuccess)
-      return status;
+    cudaError_t status = cudaMemsetAsync(a.kept.amax, 0, sizeof(u32), stream);
+    if (status == cudaSuccess && a.rows > 0)
+      status = launch_forward_rows<N, T, Schedule, Residual, Drops, StoresZ, Store>(a, plan, stream);
+    if (status != cudaSuccess) return status;
+    return launch_rows(wide ? norm_encode<Store, T, true> : norm_encode<Store, T, false>,
+                       plan.launch[plan.launches - 1], stream, a);
+  } else {
+    return launch_forward_rows<N, T, Schedule, Residual, Drops, StoresZ, Store>(a, plan, stream);
   }
-  const cudaError_t status = plan.norm.home == RowHome::registers
-                                 ? with_registers<Schedule, kUse, kTreeLanes>(plan.norm, wide_instance)
-                             : wide ? with_loops<Schedule, kUse, true>(plan.norm, wide_instance)
-                                    : with_loops<Schedule, kUse, false>(plan.norm, narrow_instance);
-  if constexpr (kOfTensor) {
-    if (status == cudaSuccess)
-      return launch_rows(wide ? norm_encode<Store, T, true> : norm_encode<Store, T, false>, plan.launch[1],
-                         stream, a);
-  }
-  return status;
 }
 
 template <Norm N, bool Residual, bool Drops, class Store, class T>

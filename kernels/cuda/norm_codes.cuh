@@ -23,14 +23,41 @@ inline constexpr CodeScales kCodeScales<void> = CodeScales::none;
 // Codes are bytes here, whatever a store's Code is.
 using CodeOctet = Octet<F8E4M3>;
 
-template <class Code>
-__device__ __forceinline__ Code code_in(const Octet<F8E4M3>& octet, int k) {
-  const u8 byte = element_of(octet, k).bits;
-  if constexpr (requires { Code{}.bits; }) {
-    return Code{byte};
-  } else {
-    return byte;
+// The numbers that an octet of e4m3's codes says, as widen gives them: all of them are numbers of f16. The
+// instruction takes two, and sm_89 was the first to have it.
+__device__ __forceinline__ Tuple<float, kOctet> widened_codes(const CodeOctet& codes) {
+  Tuple<float, kOctet> wide;
+  OUTGRAD_UNROLL
+  for (int k = 0; k < kOctet; k += 2) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    u32 halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<u16>(codes.w[k / 4] >> k % 4 * 8)));
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide.v[k]) : "h"(static_cast<u16>(halves)));
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide.v[k + 1]) : "h"(static_cast<u16>(halves >> 16)));
+#else
+    wide.v[k] = widened(codes, k), wide.v[k + 1] = widened(codes, k + 1);
+#endif
   }
+  return wide;
+}
+
+__device__ __forceinline__ float scale_number(float scale) { return scale; }
+__device__ __forceinline__ float scale_number(E8M0 scale) { return widen(scale); }
+
+// What an octet of codes with this scale stands for.
+template <class Scale>
+__device__ __forceinline__ Tuple<float, kOctet> code_values(const CodeOctet& codes, Scale scale) {
+  Tuple<float, kOctet> y = widened_codes(codes);
+  OUTGRAD_UNROLL
+  for (int k = 0; k < kOctet; ++k) y.v[k] = mul_rn(y.v[k], scale_number(scale));
+  return y;
+}
+template <>
+__device__ __forceinline__ Tuple<float, kOctet> code_values(const CodeOctet& codes, Int8Scale scale) {
+  Tuple<float, kOctet> y;
+  OUTGRAD_UNROLL
+  for (int k = 0; k < kOctet; ++k) y.v[k] = norm_value(element_of(codes, k).bits, scale);
+  return y;
 }
 
 // 8 codes to `to`, which is aligned to 8 bytes if Wide.
@@ -193,11 +220,7 @@ struct KeptOutput {
   // also of an octet beyond the row's end, which has no effect
   __device__ __forceinline__ Tuple<float, kOctet> octet(const Octet<T>& kept, i64 row, i64 at) const {
     const CodeOctet codes = {{kept.w[0], kept.w[1]}};
-    const Scale scale = scale_of(row, at < a.n ? at : 0);
-    Tuple<float, kOctet> y;
-    OUTGRAD_UNROLL
-    for (int k = 0; k < kOctet; ++k) y.v[k] = norm_value(code_in<Code>(codes, k), scale);
-    return y;
+    return code_values(codes, scale_of(row, at < a.n ? at : 0));
   }
   __device__ __forceinline__ float element(i64 row, i64 j) const {
     return norm_value(static_cast<const Code*>(a.kept.codes)[row * a.n + j], scale_of(row, j));

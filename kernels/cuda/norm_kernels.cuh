@@ -866,7 +866,8 @@ inline constexpr int kSlotSumBlocks = kCodeScales<Store> == CodeScales::none ? 0
 // norm_backward, because norm_backward's dx may overwrite dy.
 template <Norm N, class T, class Store = void>
 __global__ void __launch_bounds__(kColumnThreads, kSlotSumBlocks<Store>) norm_slot_sums(NormBackwardArrays<T> a) {
-  constexpr int kLevels = 4, kRowsAtOnce = kCodeScales<Store> == CodeScales::none ? 4 : 2;
+  constexpr int kLevels = 4;
+  [[maybe_unused]] constexpr int kRowsAtOnce = kCodeScales<Store> == CodeScales::none ? 4 : 2;
   static_assert(kMostBlockSlots == 1 << kLevels);
   const i64 blocks_across = (a.n + kColumnThreads - 1) / kColumnThreads;
   const i64 j = blockIdx.x % blocks_across * kColumnThreads + threadIdx.x;

@@ -272,10 +272,10 @@ OUTGRAD_HD constexpr int octet_words(int element_bytes) {
   return kOctet * element_bytes / static_cast<int>(sizeof(u32));
 }
 
-// A forward keeps a row of each tensor it reads.
-OUTGRAD_HD constexpr RowUse forward_use(int element_bytes, bool residual) {
+// A forward keeps a row of each tensor it reads. Codes of rows in f32 take more registers.
+OUTGRAD_HD constexpr RowUse forward_use(int element_bytes, bool residual, bool coded = false) {
   return {.octet_words = octet_words(element_bytes) * (residual ? 2 : 1),
-          .resident_warps = 24,
+          .resident_warps = coded && element_bytes == 4 ? 20 : 24,
           .most_words = 32,
           .in_turn = false,
           .ahead_bytes = 0};
@@ -678,7 +678,7 @@ inline i64 declared_bytes(const GpuNormSchedule& s) {
 // Whether registers hold the rows. If not, the plan depends on the device's shared memory.
 inline bool rows_in_registers(const GpuNormSchedule& schedule, bool forward, const NormTask& task) {
   const RowUse use = forward
-                         ? forward_use(task.element_bytes, task.residual)
+                         ? forward_use(task.element_bytes, task.residual, task.codes != CodeScales::none)
                          : backward_use(task.norm, task.element_bytes, task.residual,
                                         schedule.sums != ColumnSums::separate, task.prepared(), task.drops);
   return task.wide &&
@@ -703,7 +703,8 @@ inline PlannedLaunch rows_launch(DeviceKernel kernel, const GpuNormSchedule& s, 
 
 inline LaunchPlan norm_forward_plan(const GpuNormSchedule& schedule, const NormTask& task,
                                     const PlanLimits& limits) {
-  const detail::RowUse use = detail::forward_use(task.element_bytes, task.residual);
+  const detail::RowUse use =
+      detail::forward_use(task.element_bytes, task.residual, task.codes != CodeScales::none);
   LaunchPlan plan;
   plan.wide = task.wide;
   i64 shared_bytes = 0, most_shared_bytes = 0;

@@ -55,7 +55,9 @@ StoredNormResult<T> host_norm_8bit(bool layer, i64 rows, i64 n) {
   const auto words = [](i64 bytes) {
     return std::vector<u32>(static_cast<std::size_t>(bytes) / sizeof(u32));
   };
-  StoredNormResult<T> result{.y = tensor(kXStream), .dx = tensor(kDyStream)};
+  StoredNormResult<T> result;
+  result.y = tensor(kXStream);
+  result.dx = tensor(kDyStream);
   result.codes = words(rows * n);
   result.scales =
       words(kernels::norm_scales_of<Store>(rows, n) * static_cast<i64>(sizeof(typename Store::Scale)));

@@ -104,7 +104,6 @@ class StandInNormStore : public testing::Test {
     expect_equal("y", out, host.y);
     expect_equal("rstd", rstd, host.rstd);
     expect_equal("x^", x_hat, host.x_hat);
-    if (c.rows == 0) return;  // of no tensor there is no scale
     expect_equal("codes", codes, host.codes);
     expect_equal("scales", scales, host.scales);
   }
