@@ -181,6 +181,7 @@ enum class DeviceKernel {
   gated_backward,
   product_forward,
   product_backward,
+  norm_encode,
 };
 // The name of its __global__ template.
 inline constexpr const char* kDeviceKernelNames[] = {"activation_backward",
@@ -209,7 +210,8 @@ inline constexpr const char* kDeviceKernelNames[] = {"activation_backward",
                                                      "gated_forward",
                                                      "gated_backward",
                                                      "product_forward",
-                                                     "product_backward"};
+                                                     "product_backward",
+                                                     "norm_encode"};
 
 #ifndef __CUDACC_RTC__  // code compiled by NVRTC calls what it was told to; only hosts ask what there is
 inline namespace OUTGRAD_ABI {

@@ -25,6 +25,16 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
+// What a backward takes of the columns, and its workspace.
+struct NormBackwardColumns {
+  const float* gamma;
+  const float* beta;
+  float* dgamma;
+  float* dbeta;
+  float* workspace;
+  i64 workspace_words;
+};
+
 // y and rstd from x; x^ of the side channels. y may equal x.
 template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
 cudaError_t launch_norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps,
@@ -71,6 +81,20 @@ cudaError_t launch_dropout_add_norm_backward(const T* dy, const T* y, const T* d
                                              float* dbeta, SideBuffer<const float> side, float* workspace,
                                              i64 workspace_words, cudaStream_t stream);
 
+// y, rstd and x^ as launch_norm_forward gives them, and beside them y's codes and their scales, a.kept, with
+// a Store of kernels/norm_store.h. The contract is that of norm_forward_8bit of kernels/host/norm_store.h,
+// without a given scale. `workspace` has norm_forward_workspace(code_scales<Store>, rows) words, whose content
+// does not matter. With a scale for the tensor, y must not overlap x. cudaErrorInvalidValue also for an n that
+// is no whole number of groups.
+template <Norm N, class Store, class T, class Schedule = DefaultGpuNormSchedule>
+cudaError_t launch_norm_forward_8bit(NormForwardArrays<T> a, float* workspace, cudaStream_t stream);
+
+// launch_norm_backward from the codes and scales in a.kept, in place of y. Values are not checked: a scale that
+// does not hold gives gradients without a meaning.
+template <Norm N, class Store, class T, class Schedule = DefaultGpuNormSchedule>
+cudaError_t launch_norm_backward_8bit(const NormBackwardArrays<T>& a, const NormBackwardColumns& of,
+                                      cudaStream_t stream);
+
 // --- Arguments -----------------------------------------------------------------------------------
 
 namespace detail {
@@ -98,8 +122,9 @@ struct ChosenNormSchedule {
   static constexpr GpuNormSchedule kSchedule = chosen(kOpen, Warps, Octets, Home, Use);
 };
 
-template <class T, bool Residual>
-inline constexpr RowUse kForwardUse = forward_use(sizeof(T), Residual);
+template <class T, bool Residual, class Store = void>
+inline constexpr RowUse kForwardUse =
+    forward_use(sizeof(T), Residual, kCodeScales<Store> != CodeScales::none);
 
 template <Norm N, class T, bool Residual, bool Sums, bool Side, bool Drops = false>
 OUTGRAD_HD constexpr RowUse backward_use() {
@@ -201,71 +226,122 @@ bool rows_are_wide(i64 n, std::initializer_list<const T*> tensors) {
   return true;
 }
 
-template <Norm N, class T, class Schedule, bool Residual, bool Drops = false, bool StoresZ = Residual>
+template <class Store>
+bool groups_hold(i64 n) {
+  if constexpr (kCodeScales<Store> == CodeScales::of_groups) return n % Store::kGroup == 0;
+  return true;
+}
+
+// The arrays of codes; nothing with Store = void.
+template <class Store>
+Operand codes_operand(const NormCodes& kept, i64 rows, i64 n, bool is_written) {
+  Operand codes =
+      operand(static_cast<const u8*>(kept.codes), kCodeScales<Store> == CodeScales::none ? 0 : rows * n);
+  codes.written = is_written;
+  return codes;
+}
+template <class Store>
+Operand scales_operand(const NormCodes& kept, i64 rows, i64 n, bool is_written) {
+  if constexpr (kCodeScales<Store> == CodeScales::none) {
+    return operand(static_cast<const u8*>(nullptr), 0);
+  } else {
+    Operand scales =
+        operand(static_cast<const typename Store::Scale*>(kept.scales), norm_scales_of<Store>(rows, n));
+    scales.written = is_written;
+    return scales;
+  }
+}
+
+// The launch of a plan that computes y.
+template <Norm N, class T, class Schedule, bool Residual, bool Drops, bool StoresZ, class Store>
+cudaError_t launch_forward_rows(const NormForwardArrays<T>& a, const LaunchPlan& plan, cudaStream_t stream) {
+  const auto in_rows = [&]<bool Wide>() {
+    return [&]<class Chosen>(Choice<Chosen>) {
+      return launch_rows(
+          norm_forward<N, T, Chosen, Wide, Residual, ParameterFormat::f32, Drops, StoresZ, Store>,
+          plan.launch[0], stream, a);
+    };
+  };
+  constexpr RowUse kUse = kForwardUse<T, Residual, Store>;
+  const auto wide_instance = in_rows.template operator()<true>();
+  if (plan.norm.home == RowHome::registers)
+    return with_registers<Schedule, kUse, kTreeLanes>(plan.norm, wide_instance);
+  return plan.wide ? with_loops<Schedule, kUse, true>(plan.norm, wide_instance)
+                   : with_loops<Schedule, kUse, false>(plan.norm, in_rows.template operator()<false>());
+}
+
+template <Norm N, class T, class Schedule, bool Residual, bool Drops = false, bool StoresZ = Residual,
+          class Store = void>
 cudaError_t launch_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
   const auto *const gamma = static_cast<const float*>(a.gamma), *const beta =
                                                                     static_cast<const float*>(a.beta);
   constexpr GpuNormSchedule S = Schedule::kSchedule;
-  if (!shape_holds(a.rows, a.n, a.side) || !(a.eps >= 0.0f) || (N == Norm::rms && a.beta))
+  constexpr CodeScales kScales = kCodeScales<Store>;
+  constexpr bool kOfTensor = kScales == CodeScales::of_tensor;  // x is read again after y is written
+  if (!shape_holds(a.rows, a.n, a.side) || !(a.eps >= 0.0f) || (N == Norm::rms && a.beta) ||
+      !groups_hold<Store>(a.n))
     return cudaErrorInvalidValue;
   const i64 size = a.rows * a.n;
   if (!operands_hold({operand(a.x, size), operand(a.residual, Residual ? size : 0), optional(gamma, a.n),
                       optional(beta, a.n), written(a.z, StoresZ ? size : 0, a.x, a.residual),
-                      written(a.y, size, a.x, a.residual), written(a.rstd, a.rows),
+                      written(a.y, size, kOfTensor ? nullptr : a.x, a.residual), written(a.rstd, a.rows),
                       operand(a.dropout.seed.at, Drops ? 1 : 0), operand(a.side.channels, a.side.count),
-                      written(a.side.x_hat, a.rows * a.side.count)})) {
+                      written(a.side.x_hat, a.rows * a.side.count),
+                      codes_operand<Store>(a.kept, a.rows, a.n, true),
+                      scales_operand<Store>(a.kept, a.rows, a.n, true),
+                      written(a.kept.amax, kOfTensor ? norm_forward_workspace(kScales, a.rows) : 0)})) {
     return cudaErrorInvalidValue;
   }
-  if (a.rows == 0) return cudaSuccess;
+  if (a.rows == 0 && !kOfTensor) return cudaSuccess;
   const bool wide = rows_are_wide<S, T>(a.n, {a.x, a.residual, a.z, a.y}) && is_aligned_to(a.gamma, kQuad) &&
-                    is_aligned_to(a.beta, kQuad);
-  const NormTask task = {N, sizeof(T), Residual, a.rows, a.n, wide, a.side.count > 0, false};
+                    is_aligned_to(a.beta, kQuad) && is_aligned_to(a.kept.codes, kOctet);
+  const NormTask task = {.norm = N,
+                         .element_bytes = sizeof(T),
+                         .residual = Residual,
+                         .rows = a.rows,
+                         .n = a.n,
+                         .wide = wide,
+                         .side = a.side.count > 0,
+                         .sums = false,
+                         .codes = kScales};
   PlanLimits limits;
   if (const cudaError_t status = limits_for<S>(rows_in_registers(S, true, task), limits);
       status != cudaSuccess)
     return status;
   const LaunchPlan plan = norm_forward_plan(S, task, limits);
-  const auto wide_instance = [&]<class Chosen>(Choice<Chosen>) {
-    return launch_rows(norm_forward<N, T, Chosen, true, Residual, ParameterFormat::f32, Drops, StoresZ>,
-                       plan.launch[0], stream, a);
-  };
-  const auto narrow_instance = [&]<class Chosen>(Choice<Chosen>) {
-    return launch_rows(norm_forward<N, T, Chosen, false, Residual, ParameterFormat::f32, Drops, StoresZ>,
-                       plan.launch[0], stream, a);
-  };
-  constexpr RowUse kUse = kForwardUse<T, Residual>;
-  if (plan.norm.home == RowHome::registers)
-    return with_registers<Schedule, kUse, kTreeLanes>(plan.norm, wide_instance);
-  return wide ? with_loops<Schedule, kUse, true>(plan.norm, wide_instance)
-              : with_loops<Schedule, kUse, false>(plan.norm, narrow_instance);
+  if constexpr (kOfTensor) {
+    cudaError_t status = cudaMemsetAsync(a.kept.amax, 0, sizeof(u32), stream);
+    if (status == cudaSuccess && a.rows > 0)
+      status = launch_forward_rows<N, T, Schedule, Residual, Drops, StoresZ, Store>(a, plan, stream);
+    if (status != cudaSuccess) return status;
+    return launch_rows(wide ? norm_encode<Store, T, true> : norm_encode<Store, T, false>,
+                       plan.launch[plan.launches - 1], stream, a);
+  } else {
+    return launch_forward_rows<N, T, Schedule, Residual, Drops, StoresZ, Store>(a, plan, stream);
+  }
 }
 
-// What a backward takes of the columns, and its workspace.
-struct NormBackwardColumns {
-  const float* gamma;
-  const float* beta;
-  float* dgamma;
-  float* dbeta;
-  float* workspace;
-  i64 workspace_words;
-};
-
-template <Norm N, bool Residual, bool Drops, class T>
+template <Norm N, bool Residual, bool Drops, class Store, class T>
 bool backward_holds(const NormBackwardArrays<T>& a, const NormBackwardColumns& of) {
-  if (!shape_holds(a.rows, a.n, a.side) || (N == Norm::rms && (of.beta || of.dbeta))) return false;
+  if (!shape_holds(a.rows, a.n, a.side) || (N == Norm::rms && (of.beta || of.dbeta)) ||
+      !groups_hold<Store>(a.n))
+    return false;
+  constexpr bool kFromCodes = kCodeScales<Store> != CodeScales::none;
   const i64 size = a.rows * a.n, words = norm_backward_workspace(a.rows, a.n);
   return of.workspace_words >= words &&
-         operands_hold({operand(a.dy, size), operand(a.y, size), operand(a.dz_next, Residual ? size : 0),
-                        optional(of.gamma, a.n), optional(of.beta, a.n), operand(a.rstd, a.rows),
-                        written(a.dx, size, a.dy, a.dz_next), operand(a.dropout.seed.at, Drops ? 1 : 0),
-                        written(static_cast<T*>(a.dropout.dx), Drops ? size : 0),
-                        optional(written(of.dgamma, a.n)), optional(written(of.dbeta, a.n)),
-                        operand(a.side.channels, a.side.count), operand(a.side.x_hat, a.rows * a.side.count),
-                        written(of.workspace, words)});
+         operands_hold(
+             {operand(a.dy, size), operand(a.y, kFromCodes ? 0 : size),
+              codes_operand<Store>(a.kept, a.rows, a.n, false),
+              scales_operand<Store>(a.kept, a.rows, a.n, false), operand(a.dz_next, Residual ? size : 0),
+              optional(of.gamma, a.n), optional(of.beta, a.n), operand(a.rstd, a.rows),
+              written(a.dx, size, a.dy, a.dz_next), operand(a.dropout.seed.at, Drops ? 1 : 0),
+              written(static_cast<T*>(a.dropout.dx), Drops ? size : 0), optional(written(of.dgamma, a.n)),
+              optional(written(of.dbeta, a.n)), operand(a.side.channels, a.side.count),
+              operand(a.side.x_hat, a.rows * a.side.count), written(of.workspace, words)});
 }
 
 // The launch of a plan that computes dx, with the sums over rows if the schedule has them there.
-template <Norm N, class T, class Schedule, bool Residual, bool Drops>
+template <Norm N, class T, class Schedule, bool Residual, bool Drops, class Store>
 cudaError_t launch_backward_rows(const NormBackwardArrays<T>& a, const LaunchPlan& plan,
                                  const PlannedLaunch& planned, bool wide, cudaStream_t stream) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
@@ -275,10 +351,12 @@ cudaError_t launch_backward_rows(const NormBackwardArrays<T>& a, const LaunchPla
     return with_registers<Schedule, kUse, most_backward_warps(S)>(
         plan.norm, [&]<class Chosen>(Choice<Chosen>) {
           if constexpr (kFused) {
-            return launch_rows(norm_backward_slots<N, T, Chosen, Residual, Side, ParameterFormat::f32, Drops>,
-                               planned, stream, a);
+            return launch_rows(
+                norm_backward_slots<N, T, Chosen, Residual, Side, ParameterFormat::f32, Drops, Store>,
+                planned, stream, a);
           } else {
-            return launch_rows(norm_backward<N, T, Chosen, true, Residual, Side, Drops>, planned, stream, a);
+            return launch_rows(norm_backward<N, T, Chosen, true, Residual, Side, Drops, Store>, planned,
+                               stream, a);
           }
         });
   };
@@ -288,17 +366,17 @@ cudaError_t launch_backward_rows(const NormBackwardArrays<T>& a, const LaunchPla
   constexpr RowUse kLoopUse = backward_use<N, T, Residual, false, true>();
   const auto in_loops = [&]<bool Wide>() {
     return with_loops<Schedule, kLoopUse, Wide>(plan.norm, [&]<class Chosen>(Choice<Chosen>) {
-      return launch_rows(norm_backward<N, T, Chosen, Wide, Residual, SideChannels::either, Drops>, planned,
-                         stream, a);
+      return launch_rows(norm_backward<N, T, Chosen, Wide, Residual, SideChannels::either, Drops, Store>,
+                         planned, stream, a);
     });
   };
   return wide ? in_loops.template operator()<true>() : in_loops.template operator()<false>();
 }
 
-template <Norm N, class T, class Schedule, bool Residual, bool Drops = false>
+template <Norm N, class T, class Schedule, bool Residual, bool Drops = false, class Store = void>
 cudaError_t launch_backward(NormBackwardArrays<T> a, const NormBackwardColumns& of, cudaStream_t stream) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
-  if (!backward_holds<N, Residual, Drops>(a, of)) return cudaErrorInvalidValue;
+  if (!backward_holds<N, Residual, Drops, Store>(a, of)) return cudaErrorInvalidValue;
   const NormWorkspace parts = norm_workspace_at(reinterpret_cast<u64>(of.workspace), a.n);
   a.stride = sums_stride(a.n);
   a.gamma = of.gamma;
@@ -310,7 +388,8 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const NormBackwardColumns& 
   const bool wants_sums = of.dgamma || of.dbeta;
   a.sums = wants_sums ? parts.sums : nullptr;
   const bool wide =
-      rows_are_wide<S, T>(a.n, {a.dy, a.y, a.dz_next, a.dx, static_cast<const T*>(a.dropout.dx)});
+      rows_are_wide<S, T>(a.n, {a.dy, a.y, a.dz_next, a.dx, static_cast<const T*>(a.dropout.dx)}) &&
+      is_aligned_to(a.kept.codes, kOctet);
   const NormTask task = {N,
                          sizeof(T),
                          Residual,
@@ -320,7 +399,8 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const NormBackwardColumns& 
                          a.side.count > 0,
                          wants_sums,
                          is_aligned_to(of.gamma, kQuad) && is_aligned_to(of.beta, kQuad),
-                         Drops};
+                         Drops,
+                         kCodeScales<Store>};
   PlanLimits limits;
   if (const cudaError_t status = limits_for<S>(false, limits); status != cudaSuccess) return status;
   const LaunchPlan plan = norm_backward_plan(S, task, limits);
@@ -337,7 +417,7 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const NormBackwardColumns& 
                         of.beta, a.n, padded_columns(a.n), a.side, a.guard);
         break;
       case DeviceKernel::norm_slot_sums:
-        status = launch(norm_slot_sums<N, T>, blocks, planned.threads, 0, stream, a);
+        status = launch(norm_slot_sums<N, T, Store>, blocks, planned.threads, 0, stream, a);
         break;
       case DeviceKernel::add_slots:
         status = launch_add_slots(planned, parts.sums, kColumnSums<N> * a.stride, stream);
@@ -348,7 +428,8 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const NormBackwardColumns& 
                    plan.side == SideChannels::none ? nullptr : a.columns.divisor, of.gamma, a.n, a.stride,
                    kColumnSums<N> * a.stride, planned.left, planned.apart, of.dgamma, of.dbeta);
         break;
-      default: status = launch_backward_rows<N, T, Schedule, Residual, Drops>(a, plan, planned, wide, stream);
+      default:
+        status = launch_backward_rows<N, T, Schedule, Residual, Drops, Store>(a, plan, planned, wide, stream);
     }
     if (status != cudaSuccess) return status;
   }
@@ -416,7 +497,7 @@ cudaError_t launch_dropout_add_norm_backward(const T* dy, const T* y, const T* d
                                              i64 workspace_words, cudaStream_t stream) {
   NormBackwardArrays<T> a = {dy, y,    dz_next, nullptr, nullptr, {}, nullptr, rstd, rows,
                              n,  side, dz,      nullptr, 0,       {}, 0,       0};
-  const detail::NormBackwardColumns of{gamma, beta, dgamma, dbeta, workspace, workspace_words};
+  const NormBackwardColumns of{gamma, beta, dgamma, dbeta, workspace, workspace_words};
   // nvcc 13.0 repeats this template's default argument where the body has a template of its own: the four are
   // written out.
   if (seed == nullptr) {
@@ -428,6 +509,18 @@ cudaError_t launch_dropout_add_norm_backward(const T* dy, const T* y, const T* d
   a.dropout = {{seed}, dropout_rule(p), dx};
   if (dz_next == nullptr) return detail::launch_backward<N, T, Schedule, false, true>(a, of, stream);
   return detail::launch_backward<N, T, Schedule, true, true>(a, of, stream);
+}
+
+template <Norm N, class Store, class T, class Schedule>
+cudaError_t launch_norm_forward_8bit(NormForwardArrays<T> a, float* workspace, cudaStream_t stream) {
+  a.kept = norm_codes_at(a.kept.codes, a.kept.scales, N, workspace);
+  return detail::launch_forward<N, T, Schedule, false, false, false, Store>(a, stream);
+}
+
+template <Norm N, class Store, class T, class Schedule>
+cudaError_t launch_norm_backward_8bit(const NormBackwardArrays<T>& a, const NormBackwardColumns& of,
+                                      cudaStream_t stream) {
+  return detail::launch_backward<N, T, Schedule, false, false, Store>(a, of, stream);
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda

@@ -13,36 +13,13 @@ namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 inline constexpr int kBlockOctets = Format<MxFp8>::kBlock / kOctet;
 static_assert(is_power_of_two(kBlockOctets), "the lanes of a block find its largest magnitude by halving");
 
-// The codes of 8 values of a block with this scale. The instruction, which sm_89 was the first to have,
-// rounds to nearest even, saturates, and has the one NaN of e4m3 for every NaN (PTX ISA, "cvt"), as
-// block_element does.
+// The codes of 8 values of a block with this scale, as block_element gives them.
 __device__ __forceinline__ Octet<F8E4M3> block_octet(const float (&value)[kOctet], E8M0 scale) {
-  constexpr int kPerWord = 4;
-  Octet<F8E4M3> octet;
+  float quotient[kOctet];
   OUTGRAD_UNROLL
-  for (int word = 0; word < kOctet / kPerWord; ++word) {
-    const float* const own = value + kPerWord * word;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    const float factor = reciprocal_of(scale);
-    u16 low, high;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
-        : "=h"(low)
-        : "f"(mul_rn(own[1], factor)), "f"(mul_rn(own[0], factor)));
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
-        : "=h"(high)
-        : "f"(mul_rn(own[3], factor)), "f"(mul_rn(own[2], factor)));
-    octet.w[word] = low | static_cast<u32>(high) << 16;
-#else
-    octet.w[word] = 0;
-    OUTGRAD_UNROLL
-    for (int k = 0; k < kPerWord; ++k)
-      octet.w[word] |= static_cast<u32>(block_element(own[k], scale).bits) << 8 * k;
-#endif
-  }
-  return octet;
+  for (int k = 0; k < kOctet; ++k) quotient[k] = mul_rn(value[k], reciprocal_of(scale));
+  return packed_e4m3(quotient);
 }
-
-__device__ __forceinline__ u32 larger_magnitude(u32 a, u32 b) { return a > b ? a : b; }
 
 // codes[i], scales[i / 32]: GELU(x[i]) in MXFP8, for i in [0, n), and the mask; the contract is that of
 // kernels/host/mxfp8.h. scales has scales_of<MxFp8>(n) elements, and no array overlaps another.

@@ -14,6 +14,7 @@
 #include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/dropped.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/norm_codes.cuh"
 #include "kernels/cuda/octets.cuh"
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/rows.cuh"
@@ -117,7 +118,7 @@ __device__ __forceinline__ Octet<T> dropped_part(const Dropping& dropping, const
 // A row of x, or of z = x + residual, where x is dropped first if Drops. z is stored on the way if Stores: in
 // its own place or, where nobody wants it but the row is read again, in that of y.
 template <class T, bool Residual, bool Drops = false, bool Stores = Residual, bool InY = false>
-struct ForwardInput {
+struct ForwardInput : PlainSources<T> {
   static_assert(Residual || (!Drops && !Stores));
   static constexpr int kSources = Residual ? 2 : 1, kKept = 1;
   static constexpr bool kCombines = Residual;
@@ -162,9 +163,11 @@ struct ForwardInput {
 
 // Wide: rows consist of whole octets and are aligned to the schedule's accesses, and gamma and beta are
 // aligned to 16 bytes. y may alias x, as on the host. With a residual: Drops x before it is added, and
-// StoresZ where z is wanted.
+// StoresZ where z is wanted. Store: of kernels/norm_store.h, if y's codes are written beside it, which are
+// aligned to 8 bytes if Wide; at a scale of the tensor norm_encode writes them.
 template <Norm N, class T, class Schedule, bool Wide = true, bool Residual = false,
-          ParameterFormat P = ParameterFormat::f32, bool Drops = false, bool StoresZ = Residual>
+          ParameterFormat P = ParameterFormat::f32, bool Drops = false, bool StoresZ = Residual,
+          class Store = void>
 __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.resident_blocks)
     norm_forward(NormForwardArrays<T> a) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
@@ -174,6 +177,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   using Row = typename RowOf<S, T, Input, Wide>::Type;
   watch_channels<P>(a);
   const Dropping dropping = dropping_of<Drops>(a.dropout);
+  OutputCodes<Store, S.home == RowHome::registers, Wide> codes(a.kept, a.n);
   RowThread<S.row_warps, S.block_rows> thread;
 #pragma unroll 1
   for (i64 first = static_cast<i64>(blockIdx.x) * S.block_rows; first < a.rows;
@@ -213,7 +217,10 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
         [&](float squares) { return rstd_of(squares, a.n, a.eps); });
     home.forget_values();
     const float rstd = rstds.v[0];
-    if (present && thread.first() == 0) a.rstd[row] = rstd;
+    if (present && thread.first() == 0) {
+      a.rstd[row] = rstd;
+      if constexpr (N == Norm::layer) codes.keep_mean(row, mean);
+    }
     if (a.side.count > 0) {
       if constexpr (kStored) thread.barrier();  // z has been written
       if (present) {
@@ -237,8 +244,46 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
       for (int k = 0; k < kOctet; ++k)
         result[k] = fma_rn(normalised(widened(octet[0], k), mean, rstd), gamma.v[k], beta.v[k]);
       if (there) home.put(thread, y, packed<T>(result), at, count);
+      codes.add(result, row, at, there ? count : 0);
     });
     home.finish(thread, y, a.n);
+  }
+  codes.finish();
+}
+
+// The codes of y at the scale of the tensor, after norm_forward with the same arguments, whose x is not yet
+// written over. Wide: as there. A block takes parts of rows, an octet or, if not Wide, an element for each
+// thread.
+template <class Store, class T, bool Wide = true, ParameterFormat P = ParameterFormat::f32>
+__global__ void __launch_bounds__(kEncodingThreads) norm_encode(NormForwardArrays<T> a) {
+  constexpr int kEach = Wide ? kOctet : 1;
+  const float scale = e4m3_scale(__ldg(a.kept.amax));
+  if (blockIdx.x == 0 && threadIdx.x == 0) *static_cast<typename Store::Scale*>(a.kept.scales) = scale;
+  const i64 across = a.n / kEach, parts = (across + kEncodingThreads - 1) / kEncodingThreads;
+#pragma unroll 1
+  for (i64 part = blockIdx.x; part < a.rows * parts; part += gridDim.x) {
+    const i64 row = part / parts, own = (part - row * parts) * kEncodingThreads + threadIdx.x;
+    if (own >= across) continue;
+    const i64 j = own * kEach, at = row * a.n + j;
+    const float mean = a.kept.means != nullptr ? __ldg(a.kept.means + row) : 0.0f, rstd = __ldg(a.rstd + row);
+    auto* const codes = static_cast<typename Store::Code*>(a.kept.codes) + at;
+    if constexpr (Wide) {
+      const Octet<T> x = load_octet<kCodeAccess>(a.x + at);
+      Tuple<float, kOctet> gamma, beta;
+      OUTGRAD_UNROLL
+      for (int k = 0; k < kOctet; ++k) gamma.v[k] = 1.0f, beta.v[k] = kMissingTerm;
+      if (a.gamma) gamma = parameter_words<P, true>(a.gamma, j, kOctet, 1.0f);
+      if (a.beta) beta = parameter_words<P, true>(a.beta, j, kOctet, kMissingTerm);
+      float quotient[kOctet];
+      OUTGRAD_UNROLL
+      for (int k = 0; k < kOctet; ++k)
+        quotient[k] = div_rn(forward_output(widened(x, k), mean, rstd, gamma.v[k], beta.v[k]), scale);
+      store_octet<kCodeAccess>(codes, packed_e4m3(quotient));
+    } else {
+      *codes = norm_code(forward_output(widen(a.x[at]), mean, rstd, parameter_at<P>(a.gamma, j, 1.0f),
+                                        parameter_at<P>(a.beta, j, kMissingTerm)),
+                         scale);
+    }
   }
 }
 
@@ -289,10 +334,11 @@ struct PreparedColumns {
     return shared_words<true>(columns.reciprocal + at, kOctet, 1.0f);
   }
   // c of an octet: computed from y, or for side channels the kept values.
-  __device__ __forceinline__ Tuple<float, kOctet> centred(int, const Octet<T>& y, i64 row, i64 at) const {
+  __device__ __forceinline__ Tuple<float, kOctet> centred(int, const Tuple<float, kOctet>& y, i64 row,
+                                                          i64 at) const {
     Tuple<float, kOctet> c = shared_words<true>(columns.beta + at, kOctet, 0.0f);
     OUTGRAD_UNROLL
-    for (int k = 0; k < kOctet; ++k) c.v[k] = sub_rn(widened(y, k), c.v[k]);
+    for (int k = 0; k < kOctet; ++k) c.v[k] = sub_rn(y.v[k], c.v[k]);
     if (has_side<Side>(a)) {
       const float* const x_hat = a.side.x_hat + row * a.side.count;
       const uint4* const places = reinterpret_cast<const uint4*>(a.place + at);
@@ -415,16 +461,12 @@ struct OwnColumns {
     if constexpr (Aside) return taken_tuple(aside + k * kQuads * kThreads, kThreads);
     return reciprocals[k];
   }
-  __device__ __forceinline__ Tuple<float, kOctet> centred(int k, const Octet<T>& y, i64, i64) const {
-    Tuple<float, kOctet> c;
-    if constexpr (N == Norm::rms) {
-      OUTGRAD_UNROLL
-      for (int i = 0; i < kOctet; ++i) c.v[i] = widened(y, i);  // less a beta of 0
-    } else {
-      c = kKept ? kept_beta : read(from_beta[k]);
-      OUTGRAD_UNROLL
-      for (int i = 0; i < kOctet; ++i) c.v[i] = sub_rn(widened(y, i), c.v[i]);
-    }
+  __device__ __forceinline__ Tuple<float, kOctet> centred(int k, const Tuple<float, kOctet>& y, i64,
+                                                          i64) const {
+    if constexpr (N == Norm::rms) return y;  // less a beta of 0
+    Tuple<float, kOctet> c = kKept ? kept_beta : read(from_beta[k]);
+    OUTGRAD_UNROLL
+    for (int i = 0; i < kOctet; ++i) c.v[i] = sub_rn(y.v[i], c.v[i]);
     return c;
   }
   __device__ __forceinline__ Tuple<float, kOctet> weighted(int, const Tuple<float, kOctet>& c, i64) const {
@@ -464,9 +506,9 @@ struct OwnColumns {
   }
 };
 
-// Rows of dy and y and, if held in registers, of what is added to the gradient.
-template <class T, int Sources>
-struct BackwardInput {
+// Rows of dy and y, or its codes, and, if held in registers, of what is added to the gradient.
+template <class T, int Sources, class Store = void>
+struct BackwardInput : OutputSource<T, Store> {
   static constexpr int kSources = Sources, kKept = Sources;
   static constexpr bool kCombines = false;
   const T* source[kSources];
@@ -474,7 +516,7 @@ struct BackwardInput {
 
   __device__ __forceinline__ BackwardInput(const NormBackwardArrays<T>& a, i64 at_row) {
     source[0] = a.dy + at_row;
-    source[1] = a.y + at_row;
+    source[1] = OutputSource<T, Store>::row_of(a, at_row);
     if constexpr (Sources == 3) source[2] = a.dz_next + at_row;
     OUTGRAD_UNROLL
     for (int c = 0; c < Sources; ++c) again[c] = source[c];
@@ -482,10 +524,10 @@ struct BackwardInput {
 };
 
 // LeavesNext: what is added to the gradient stays in shared memory until it is added.
-template <class T, GpuNormSchedule S, bool Wide, bool Residual, bool LeavesNext = false>
+template <class T, GpuNormSchedule S, bool Wide, bool Residual, bool LeavesNext = false, class Store = void>
 struct BackwardHome {
   static constexpr bool kKeepsNext = Residual && S.home == RowHome::registers && !LeavesNext;
-  using Input = BackwardInput<T, kKeepsNext ? 3 : 2>;
+  using Input = BackwardInput<T, kKeepsNext ? 3 : 2, Store>;
   using Row = typename RowOf<S, T, Input, Wide>::Type;
   Row row;
   float rstd;
@@ -501,13 +543,13 @@ struct BackwardHome {
 
 // dx of a row that was fetched. add(k, i, dy, c) receives what the sums over rows need of element i of the
 // thread's k-th octet. dx may alias dy and dz_next. `at_row` is row n, or the place where dx and dz_next have
-// the row's first element. next_of(octets, at, count, k) is what is added to the gradient. Drops: what is
-// stored is dz, and dx = dropout(dz) goes to a place of its own.
+// the row's first element. output gives y from what is kept of it. next_of(octets, at, count, k) is what is
+// added to the gradient. Drops: what is stored is dz, and dx = dropout(dz) goes to a place of its own.
 template <Norm N, class T, GpuNormSchedule S, bool Residual, bool Drops, class Thread, class Home,
-          class Columns, class Next, class Add>
+          class Columns, class Output, class Next, class Add>
 __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thread& thread, i64 row,
-                                             i64 at_row, Home& fetched, Columns& columns, const Next& next_of,
-                                             const Add& add) {
+                                             i64 at_row, Home& fetched, Columns& columns,
+                                             const Output& output, const Next& next_of, const Add& add) {
   using Row = typename Home::Row;
   using Terms = GradientTerms<N, T, CentredOutput<T>>;
   Row& home = fetched.row;
@@ -516,7 +558,8 @@ __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thr
       thread, a.n,
       [&](const typename Row::Octets& octet, i64 at, int count, int index) {
         const Tuple<float, kOctet> gamma = columns.gamma(index, at);
-        const Tuple<float, kOctet> c = columns.weighted(index, columns.centred(index, octet[1], row, at), at);
+        const Tuple<float, kOctet> c =
+            columns.weighted(index, columns.centred(index, output.octet(octet[1], row, at), row, at), at);
         Tuple<float, 3> operands[kOctet];
         OUTGRAD_UNROLL
         for (int k = 0; k < kOctet; ++k) {
@@ -533,7 +576,7 @@ __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thr
   [[maybe_unused]] const Dropping dropping = dropping_of<Drops>(a.dropout);
   [[maybe_unused]] T* const dropped = static_cast<T*>(a.dropout.dx) + at_row;
   home.each(thread, a.n, [&](const typename Row::Octets& octet, i64 at, int count, int index, bool there) {
-    const Tuple<float, kOctet> c = columns.centred(index, octet[1], row, at);
+    const Tuple<float, kOctet> c = columns.centred(index, output.octet(octet[1], row, at), row, at);
     [[maybe_unused]] Octet<T> next;
     if constexpr (Residual) next = next_of(octet, at, count, index);
     float result[kOctet];
@@ -561,20 +604,22 @@ __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thr
   }
 }
 
-// dx. Each of the block's rows of threads processes one row after the other.
+// dx. Each of the block's rows of threads processes one row after the other. Store: of kernels/norm_store.h,
+// if y's codes are read in its place, which are aligned to 8 bytes if Wide.
 template <Norm N, class T, class Schedule, bool Wide = true, bool Residual = false,
-          SideChannels Side = SideChannels::none, bool Drops = false>
+          SideChannels Side = SideChannels::none, bool Drops = false, class Store = void>
 __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.resident_blocks)
     norm_backward(NormBackwardArrays<T> a) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   static_assert(norm_schedule_holds<S>());
+  const KeptOutput<T, Store> output(a);
   RowThread<S.row_warps, S.block_rows> thread;
 #pragma unroll 1
   for (i64 first = static_cast<i64>(blockIdx.x) * S.block_rows; first < a.rows;
        first += static_cast<i64>(gridDim.x) * S.block_rows) {
     const bool present = S.block_rows == 1 || first + thread.row < a.rows;
     const i64 row = present ? first + thread.row : first;
-    BackwardHome<T, S, Wide, Residual> home;
+    BackwardHome<T, S, Wide, Residual, false, Store> home;
     home.fetch(a, thread, row, present);
     PreparedColumns<Side, T> columns(a);
     using Home = decltype(home);
@@ -585,7 +630,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
         return load_part<S, Home::Row::kWhole>(a.dz_next + row * a.n + at, count);
       }
     };
-    backward_row<N, T, S, Residual, Drops>(a, thread, row, row * a.n, home, columns, next_of,
+    backward_row<N, T, S, Residual, Drops>(a, thread, row, row * a.n, home, columns, output, next_of,
                                            [](int, int, float, float) {});
   }
 }
@@ -711,9 +756,9 @@ __device__ __forceinline__ void write_block_sums(const NormBackwardArrays<T>& a,
 
 // dx and the sums over rows. The warps that own slots process a.own_slots consecutive slots one after the
 // other, and as many slots side by side as a block has rows. Each block writes one row of sums. Every element
-// of dy and y is read once.
+// of dy and y is read once. Store: as in norm_backward.
 template <Norm N, class T, class Schedule, bool Residual = false, SideChannels Side = SideChannels::none,
-          ParameterFormat P = ParameterFormat::f32, bool Drops = false>
+          ParameterFormat P = ParameterFormat::f32, bool Drops = false, class Store = void>
 __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.resident_blocks)
     norm_backward_slots(NormBackwardArrays<T> a) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
@@ -725,13 +770,14 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
       Side == SideChannels::none &&
       detail::has_reciprocals_aside(
           S, detail::backward_use(N, sizeof(T), Residual, true, Side != SideChannels::none, Drops));
-  using Home = BackwardHome<T, S, true, Residual, kAside && S.rows_ahead != 0>;
+  using Home = BackwardHome<T, S, true, Residual, kAside && S.rows_ahead != 0, Store>;
   using Thread = RowThread<S.row_warps, S.block_rows, true>;
   using Sums = ColumnSumsOf<N, S.octets>;
   constexpr int kThreads = kNormThreads<Schedule>;
   [[maybe_unused]] bool poisoned = false;
   if constexpr (Side == SideChannels::none)
     poisoned = OwnColumns<N, S, T, Thread, kAside, P>::block_has_lost(a);
+  const KeptOutput<T, Store> output(a);
   Thread thread;
   const u32 own_slots = static_cast<u32>(a.own_slots),
             first_slot = (blockIdx.x * S.block_rows + thread.row) * own_slots;
@@ -740,7 +786,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   // Below 2^32: there are at most 2^48 elements, and at least 2^20 / n slots, or as many as half the rows.
   u32 left = owns ? static_cast<u32>(a.slot_rows.begin(first_slot + own_slots) - row) : 0;
   i64 at_row = row * a.n;
-  using Input = BackwardInput<T, Residual ? 3 : 2>;
+  using Input = BackwardInput<T, Residual ? 3 : 2, Store>;
   using Ahead = RowsAhead<S, T, Input, Home::Input::kSources, Thread>;
   Ahead ahead{a, thread};
   if constexpr (S.rows_ahead > 0) ahead.begin(row, at_row, left);
@@ -777,7 +823,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
           return ahead.ring.rest(k);
         }
       };
-      backward_row<N, T, S, Residual, Drops>(a, thread, row, at_row, home, columns, next_of,
+      backward_row<N, T, S, Residual, Drops>(a, thread, row, at_row, home, columns, output, next_of,
                                              [&](int k, int i, float dy, float c) { sums.add(k, i, dy, c); });
       if constexpr (S.rows_ahead > 0)
         ahead.fetch_rest(at_row + S.rows_ahead * a.n, left + turns > S.rows_ahead);
@@ -810,12 +856,18 @@ __device__ __forceinline__ Tuple<float, 2> slots_sum(i64 first, i64 slots, const
   }
 }
 
+// Blocks that an SM must have room for, or 0. Left to itself, ptxas (13.0) spills what codes take to be read,
+// so that an SM holds more of them.
+template <class Store>
+inline constexpr int kSlotSumBlocks = kCodeScales<Store> == CodeScales::none ? 0 : 4;
+
 // Only the sums over rows, for rows that do not fit in registers. Block b has columns kColumnThreads (b %
 // blocks_across) + threadIdx.x of the a.own_slots slots of row b / blocks_across of sums. It runs before
 // norm_backward, because norm_backward's dx may overwrite dy.
-template <Norm N, class T>
-__global__ void __launch_bounds__(kColumnThreads) norm_slot_sums(NormBackwardArrays<T> a) {
+template <Norm N, class T, class Store = void>
+__global__ void __launch_bounds__(kColumnThreads, kSlotSumBlocks<Store>) norm_slot_sums(NormBackwardArrays<T> a) {
   constexpr int kLevels = 4;
+  [[maybe_unused]] constexpr int kRowsAtOnce = kCodeScales<Store> == CodeScales::none ? 4 : 2;
   static_assert(kMostBlockSlots == 1 << kLevels);
   const i64 blocks_across = (a.n + kColumnThreads - 1) / kColumnThreads;
   const i64 j = blockIdx.x % blocks_across * kColumnThreads + threadIdx.x;
@@ -823,13 +875,14 @@ __global__ void __launch_bounds__(kColumnThreads) norm_slot_sums(NormBackwardArr
   if (j >= a.n) return;
   const float beta = a.columns.beta[j];
   const i64 place = a.place[j];
+  const KeptOutput<T, Store> output(a);
   const Tuple<float, 2> total = slots_sum<kLevels>(sums_row * a.own_slots, a.own_slots, [&](i64 slot) {
     Tuple<float, 2> sum = {};
-#pragma unroll 4
+#pragma unroll kRowsAtOnce
     for (i64 row = a.slot_rows.begin(slot); row < a.slot_rows.begin(slot + 1); ++row) {
       const float dy = widen(a.dy[row * a.n + j]);
       const float c =
-          place < 0 ? sub_rn(widen(a.y[row * a.n + j]), beta) : a.side.x_hat[row * a.side.count + place];
+          place < 0 ? sub_rn(output.element(row, j), beta) : a.side.x_hat[row * a.side.count + place];
       sum.v[0] = fma_rn(dy, c, sum.v[0]);
       if constexpr (N == Norm::layer) sum.v[1] = add_rn(sum.v[1], dy);
     }

@@ -6,6 +6,7 @@
 #include "kernels/formats.h"
 #include "kernels/params.h"
 #include "kernels/portable.h"
+#include "kernels/saturated.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
@@ -194,6 +195,32 @@ __device__ __forceinline__ Octet<T> packed(const float (&value)[kOctet]) {
       octet.w[k] = narrow<T>(value[2 * k]).bits | static_cast<u32>(narrow<T>(value[2 * k + 1]).bits) << 16;
 #endif
     }
+  }
+  return octet;
+}
+
+// Of two magnitudes as bits.
+__device__ __forceinline__ u32 larger_magnitude(u32 a, u32 b) { return a > b ? a : b; }
+
+// The values rounded to nearest even in e4m3 and saturated. The instruction, which sm_89 was the first to
+// have, has the one NaN of e4m3 for every NaN (PTX ISA, "cvt"), as narrow_saturated does.
+__device__ __forceinline__ Octet<F8E4M3> packed_e4m3(const float (&value)[kOctet]) {
+  constexpr int kPerWord = 4;
+  Octet<F8E4M3> octet;
+  OUTGRAD_UNROLL
+  for (int word = 0; word < kOctet / kPerWord; ++word) {
+    const float* const own = value + kPerWord * word;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    u16 low, high;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(own[1]), "f"(own[0]));
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(own[3]), "f"(own[2]));
+    octet.w[word] = low | static_cast<u32>(high) << 16;
+#else
+    octet.w[word] = 0;
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kPerWord; ++k)
+      octet.w[word] |= static_cast<u32>(narrow_saturated<F8E4M3>(own[k]).bits) << 8 * k;
+#endif
   }
   return octet;
 }

@@ -34,6 +34,10 @@ inline constexpr int kColumnThreads = 256;
 // 2^21.
 inline constexpr int kSlotFan = 64;
 
+// Threads per block of the launch that encodes a norm's output at the tensor's scale. A block takes a part of
+// a row, an octet for each thread: 768 columns are three quarters of it, and multiples of 1024 whole ones.
+inline constexpr int kEncodingThreads = 128;
+
 // The widest rows that registers hold: one group of the tree.
 inline constexpr int kMostRegisterSteps = kGroupSteps;
 // Rows side by side make blocks of this many warps, enough that an SM's limit on blocks does not matter.
@@ -91,6 +95,19 @@ struct NormDropout {
   void* dx = nullptr;  // of a backward, in the format of dz
 };
 
+// Which elements share a scale of the codes that a norm keeps in place of y; none: it keeps y.
+enum class CodeScales { none, of_groups, of_tensor };
+
+// For a norm's kernels that are instances with a store of kernels/norm_store.h, in whose types its codes and
+// scales are. At one scale of the tensor, a forward's first launch leaves what the second needs: the rows'
+// means (of LayerNorm) and the bits of amax, which must have been 0 before it.
+struct NormCodes {
+  void* codes = nullptr;
+  void* scales = nullptr;
+  float* means = nullptr;
+  u32* amax = nullptr;
+};
+
 // residual is null if there is none. z is null if it is not stored. gamma and beta are in the format that the
 // kernel is an instance for.
 template <class T>
@@ -108,6 +125,7 @@ struct NormForwardArrays {
   SideBuffer<float> side;
   SideWatch watch{};
   NormDropout dropout{};
+  NormCodes kept{};
 };
 
 // The workspace holds three things. The columns' constants are there if there are side channels, or if
@@ -137,6 +155,7 @@ struct NormBackwardArrays {
   i64 stride;
   SideGuard guard{};  // for kernels that make the columns' constants themselves
   NormDropout dropout{};
+  NormCodes kept{};  // in place of y
 };
 
 // The number of sums that a slot has for each column: those of dgamma and, for LayerNorm, those of dbeta.
@@ -206,6 +225,16 @@ inline NormWorkspace norm_workspace_at(u64 address, i64 n) {
           aligned + (kColumnArrays + 1) * padded};
 }
 
+// fp32 words of scratch for a norm's forward: of one scale for the tensor alone, its amax and the rows' means.
+inline i64 norm_forward_workspace(CodeScales scales, i64 rows) {
+  return scales == CodeScales::of_tensor ? 1 + rows : 0;
+}
+// What a forward keeps in place of y, with those parts of its workspace.
+inline NormCodes norm_codes_at(void* codes, void* scales, Norm norm, float* workspace) {
+  const bool has_means = workspace != nullptr && norm == Norm::layer;
+  return {codes, scales, has_means ? workspace + 1 : nullptr, reinterpret_cast<u32*>(workspace)};
+}
+
 // rows times n, or -1 for an impossible shape. The limit is an address space: 2^59 elements of 8 bytes are
 // 2^62 bytes.
 inline constexpr i64 kMostElements = i64{1} << 59;
@@ -243,10 +272,10 @@ OUTGRAD_HD constexpr int octet_words(int element_bytes) {
   return kOctet * element_bytes / static_cast<int>(sizeof(u32));
 }
 
-// A forward keeps a row of each tensor it reads.
-OUTGRAD_HD constexpr RowUse forward_use(int element_bytes, bool residual) {
+// A forward keeps a row of each tensor it reads. Codes of rows in f32 take more registers.
+OUTGRAD_HD constexpr RowUse forward_use(int element_bytes, bool residual, bool coded = false) {
   return {.octet_words = octet_words(element_bytes) * (residual ? 2 : 1),
-          .resident_warps = 24,
+          .resident_warps = coded && element_bytes == 4 ? 20 : 24,
           .most_words = 32,
           .in_turn = false,
           .ahead_bytes = 0};
@@ -624,6 +653,9 @@ struct NormTask {
   // in a backward: gamma and beta are, to 16 bytes, so that its kernel may make the columns' constants itself
   bool aligned = true;
   bool drops = false;  // dropout of dz, in a backward
+  // y is kept in 8 bits: at scales of groups, or at one of the tensor, with which the codes of a forward take a
+  // launch of their own
+  CodeScales codes = CodeScales::none;
 
   bool prepared() const { return side || !aligned; }
 };
@@ -646,7 +678,7 @@ inline i64 declared_bytes(const GpuNormSchedule& s) {
 // Whether registers hold the rows. If not, the plan depends on the device's shared memory.
 inline bool rows_in_registers(const GpuNormSchedule& schedule, bool forward, const NormTask& task) {
   const RowUse use = forward
-                         ? forward_use(task.element_bytes, task.residual)
+                         ? forward_use(task.element_bytes, task.residual, task.codes != CodeScales::none)
                          : backward_use(task.norm, task.element_bytes, task.residual,
                                         schedule.sums != ColumnSums::separate, task.prepared(), task.drops);
   return task.wide &&
@@ -671,11 +703,16 @@ inline PlannedLaunch rows_launch(DeviceKernel kernel, const GpuNormSchedule& s, 
 
 inline LaunchPlan norm_forward_plan(const GpuNormSchedule& schedule, const NormTask& task,
                                     const PlanLimits& limits) {
-  const detail::RowUse use = detail::forward_use(task.element_bytes, task.residual);
+  const detail::RowUse use =
+      detail::forward_use(task.element_bytes, task.residual, task.codes != CodeScales::none);
   LaunchPlan plan;
   plan.wide = task.wide;
-  if (task.rows == 0) return plan;
   i64 shared_bytes = 0, most_shared_bytes = 0;
+  if (task.rows == 0) {
+    if (task.codes == CodeScales::of_tensor)  // which has a scale without elements, too
+      plan.add({DeviceKernel::norm_encode, 1, kEncodingThreads});
+    return plan;
+  }
   if (detail::rows_in_registers(schedule, true, task)) {
     plan.norm = detail::in_registers(schedule, use, kTreeLanes, row_steps(task.n));
   } else {
@@ -686,6 +723,13 @@ inline LaunchPlan norm_forward_plan(const GpuNormSchedule& schedule, const NormT
   }
   plan.add(detail::rows_launch(DeviceKernel::norm_forward, plan.norm, task.rows, shared_bytes,
                                most_shared_bytes, limits));
+  if (task.codes == CodeScales::of_tensor) {
+    const i64 across = task.n / (task.wide ? kOctet : 1);
+    plan.add(
+        {.kernel = DeviceKernel::norm_encode,
+         .blocks = looping_blocks(task.rows * ((across + kEncodingThreads - 1) / kEncodingThreads), 0, 0),
+         .threads = kEncodingThreads});
+  }
   return plan;
 }
 
@@ -759,7 +803,9 @@ inline LaunchPlan norm_backward_plan(const GpuNormSchedule& schedule, const Norm
   } else if (registers && task.rows > 0) {
     plan.add(detail::rows_launch(DeviceKernel::norm_backward, plan.norm, task.rows, 0, 0, limits));
   } else if (task.rows > 0) {
-    const i64 limit = detail::row_memory(limits, 2);
+    // elements of two sizes do not come to shared memory one by one
+    const bool apart = task.codes != CodeScales::none && !task.wide;
+    const i64 limit = apart ? 0 : detail::row_memory(limits, 2);
     plan.norm = detail::in_loops(
         schedule, detail::backward_use(task.norm, task.element_bytes, task.residual, false, true), task.n,
         task.element_bytes, kTensors, task.wide, limit);

@@ -185,9 +185,12 @@ __device__ __forceinline__ Octet<T> octet_of(const T (&element)[kOctet]) {
     OUTGRAD_UNROLL
     for (int k = 0; k < kOctet; ++k) octet.w[k] = bits_of(element[k]);
   } else {
+    constexpr int kPer = 4 / static_cast<int>(sizeof(T)), kBits = 8 * static_cast<int>(sizeof(T));
     OUTGRAD_UNROLL
-    for (int k = 0; k < kOctet / 2; ++k)
-      octet.w[k] = element[2 * k].bits | static_cast<u32>(element[2 * k + 1].bits) << 16;
+    for (int k = 0; k < kOctet; ++k) {
+      const u32 bits = static_cast<u32>(element[k].bits) << k % kPer * kBits;
+      octet.w[k / kPer] = k % kPer == 0 ? bits : octet.w[k / kPer] | bits;
+    }
   }
   return octet;
 }
@@ -240,6 +243,17 @@ __device__ __forceinline__ void store_part(T* to, const Octet<T>& octet, int cou
   }
 }
 
+// The part of an Input (below) that says how to read it, if all of its sources are of T.
+template <class T>
+struct PlainSources {
+  static OUTGRAD_HD constexpr int element_bytes(int) { return sizeof(T); }
+  static OUTGRAD_HD constexpr int words_of(int) { return Octet<T>::kWords; }
+  template <GpuNormSchedule S, bool Whole>
+  static __device__ __forceinline__ Octet<T> load(int, const T* row, i64 at, int count) {
+    return load_part<S, Whole>(row + at, count);
+  }
+};
+
 // --- Homes ---------------------------------------------------------------------------------------
 //
 // `Input` describes what a row is made of:
@@ -250,6 +264,11 @@ __device__ __forceinline__ void store_part(T* to, const Octet<T>& octet, int cou
 //                           what becomes of the octets of all sources at element `at`, before they are kept
 //   combine(elements, at)   the same for an element
 //   again[kKept]            where what was kept can be read once more
+//   load<S, Whole>(c, row, at, count)
+//                           the octet at element `at` of a row of source c, in the first words of an Octet<T>
+//   element_bytes(c), words_of(c)
+//                           bytes of an element of source c, a row of which is pointed to as if it were of T,
+//                           and the words that its octet takes
 // A home fetches a row from its Input. It gives the tree's sums of it by sum<Sums>(thread, chunk, finish)
 // with chunk(octets, at, count, k) and finish(sum). It visits its octets by each(thread, body) with
 // body(octets, at, count, k, present), where octets has the type Octets. k is the octet's number among the
@@ -284,8 +303,9 @@ struct RegisterRow {
     for (int k = 0; k < kOctets; ++k) {
       OUTGRAD_UNROLL
       for (int c = 0; c < Input::kSources; ++c) {
-        octet[k][c] =
-            is_there(thread, k) ? load_octet<kAccessOf<S>>(input.source[c] + at(thread, k)) : zero_octet<T>();
+        octet[k][c] = is_there(thread, k)
+                          ? Input::template load<S, true>(c, input.source[c], at(thread, k), kOctet)
+                          : zero_octet<T>();
       }
     }
     if constexpr (Input::kCombines) {
@@ -324,7 +344,9 @@ struct RegisterRow {
       OUTGRAD_UNROLL
       for (int c = 0; c < Input::kSources; ++c) {
         OUTGRAD_UNROLL
-        for (int w = 0; w < Octet<T>::kWords; ++w) forget(octet[k][c].w[w]);
+        for (int w = 0; w < Octet<T>::kWords; ++w) {
+          if (w < Input::words_of(c)) forget(octet[k][c].w[w]);
+        }
       }
     }
   }
@@ -356,7 +378,7 @@ struct SharedRow {
         Octet<T> all[Input::kSources];
         OUTGRAD_UNROLL
         for (int c = 0; c < Input::kSources; ++c)
-          all[c] = load_octet<kAccessOf<S>>(input.source[c] + octet * kOctet);
+          all[c] = Input::template load<S, true>(c, input.source[c], octet * kOctet, kOctet);
         if constexpr (Input::kCombines) input.template combine<S, true>(all, octet * kOctet, kOctet);
         OUTGRAD_UNROLL
         for (int c = 0; c < kKept; ++c) row(n, c)[octet] = all[c];
@@ -443,7 +465,7 @@ struct MemoryRow {
         Octet<T> all[Input::kSources];
         OUTGRAD_UNROLL
         for (int c = 0; c < Input::kSources; ++c)
-          all[c] = load_part<S, Whole>(input.source[c] + octet * kOctet, left(n, octet));
+          all[c] = Input::template load<S, Whole>(c, input.source[c], octet * kOctet, left(n, octet));
         input.template combine<S, Whole>(all, octet * kOctet, left(n, octet));
       }
     }
@@ -460,7 +482,7 @@ struct MemoryRow {
           Octets all;
           OUTGRAD_UNROLL
           for (int c = 0; c < kKept; ++c)
-            all[c] = load_part<S, Whole>(again[c] + index * kOctet, left(n, index));
+            all[c] = Input::template load<S, Whole>(c, again[c], index * kOctet, left(n, index));
           return chunk(all, index * kOctet, left(n, index), 0);
         },
         finish);
@@ -472,7 +494,8 @@ struct MemoryRow {
     for (i64 index = thread.first(); index * kOctet < n; index += Thread::kApart) {
       Octets all;
       OUTGRAD_UNROLL
-      for (int c = 0; c < kKept; ++c) all[c] = load_part<S, Whole>(again[c] + index * kOctet, left(n, index));
+      for (int c = 0; c < kKept; ++c)
+        all[c] = Input::template load<S, Whole>(c, again[c], index * kOctet, left(n, index));
       body(all, index * kOctet, left(n, index), 0, true);
     }
   }
@@ -514,6 +537,11 @@ __device__ __forceinline__ void copy_async([[maybe_unused]] void* to, [[maybe_un
 #elif defined(OUTGRAD_GPU_STAND_IN)
   __pipeline_memcpy_async(to, from, Bytes);
 #endif
+}
+// The next of 8 bytes that come in accesses of at most `Bytes`.
+template <int Bytes>
+__device__ __forceinline__ void copy_codes(void* to, const void* from) {
+  copy_async<smaller(Bytes, kOctet), false>(to, from);
 }
 // Ends a batch of the thread's copies, which may be empty.
 __device__ __forceinline__ void commit_copies() {
@@ -570,13 +598,19 @@ struct RowRing {
       if (!present || thread.first() + k * Thread::kApart >= octets) continue;
       OUTGRAD_UNROLL
       for (int c = Begin; c < End; ++c) {
-        const auto* const from = reinterpret_cast<const u8*>(input.source[c] + k * Thread::kApart * kOctet);
+        const auto* const from = reinterpret_cast<const u8*>(input.source[c]) +
+                                 k * Thread::kApart * kOctet * Input::element_bytes(c);
         OUTGRAD_UNROLL
         for (int part = 0; part < kOctetQuads; ++part) {
           auto* const to = reinterpret_cast<u8*>(quad(k, c, part));
           OUTGRAD_UNROLL
           for (int byte = 0; byte < static_cast<int>(sizeof(uint4)); byte += kAccess) {
-            copy_async<kAccess, kPastL1>(to + byte, from + part * static_cast<int>(sizeof(uint4)) + byte);
+            const int at = part * static_cast<int>(sizeof(uint4)) + byte;
+            if (Input::element_bytes(c) == static_cast<int>(sizeof(T))) {
+              copy_async<kAccess, kPastL1>(to + byte, from + at);
+            } else if (at < kOctet) {  // bytes
+              copy_codes<kAccess>(to + byte, from + at);
+            }
           }
         }
       }

@@ -28,6 +28,7 @@
 #include "kernels/forward_fits.h"
 #include "kernels/gate.h"
 #include "kernels/host/call.h"
+#include "kernels/norm_store.h"
 #include "kernels/product_fits.h"
 #include "kernels/softmax.h"
 #include "kernels/stored.h"
@@ -315,11 +316,12 @@ class At {
     kernels::SideWatch watch = {};
     kernels::SideGuard guard = {};
     kernels::cuda::NormDropout dropout = {};
+    kernels::cuda::NormCodes kept = {};
   };
   template <class Find>
   void launch(KernelId kernel, const LaunchPlan& plan, const Arguments& arguments, const Find& find,
               const OfNorms& of = {}) const {
-    jit::PlanArguments own(kernel, arguments, of.watch, of.guard, of.dropout);
+    jit::PlanArguments own(kernel, arguments, of.watch, of.guard, of.dropout, of.kept);
     for (int i = 0; i < plan.launches; ++i) {
       own.with(plan, plan.launch[i], [&](const std::vector<void*>& parameters) {
         launch(find(plan.launch[i]), plan.launch[i], parameters);
@@ -860,12 +862,13 @@ void Cuda::dropout(outgrad_call of, const Drop& drop) const {
 
 namespace {
 
-// What comes before and after a norm's main kernels, for parameters in a format.
-const Kernels& norm_helpers(Gpu& gpu, kernels::Norm norm, outgrad_format format, outgrad_format parameters) {
+// What comes before and after a norm's main kernels, for parameters in a format; store: as in NormInstance.
+const Kernels& norm_helpers(Gpu& gpu, kernels::Norm norm, outgrad_format format, outgrad_format parameters,
+                            const std::string& store = "") {
   static_assert(OUTGRAD_F32 == 0 && OUTGRAD_F16 == 1 && OUTGRAD_BF16 == 2, "in the order of ParameterFormat");
-  return gpu.kernels_of(key_of("norm helpers", GpuNormSchedule{}, format, norm, parameters), 0, [&] {
+  return gpu.kernels_of(key_of("norm helpers" + store, GpuNormSchedule{}, format, norm, parameters), 0, [&] {
     return jit::norm_helper_source(norm, type_of(format), true,
-                                   static_cast<kernels::ParameterFormat>(parameters));
+                                   static_cast<kernels::ParameterFormat>(parameters), store);
   });
 }
 
@@ -939,6 +942,21 @@ void Cuda::bias_gelu_backward(BiasOf of) const {
 
 namespace {
 
+// What a norm keeps in place of y: the type of its store, empty for y itself, and which elements share a scale.
+struct NormKept {
+  std::string store;
+  kernels::cuda::CodeScales scales = kernels::cuda::CodeScales::none;
+};
+NormKept kept_of(const outgrad_call& of) {
+  using kernels::cuda::CodeScales;
+  switch (of.store) {
+    case OUTGRAD_STORE_E4M3: return {"NormE4m3", CodeScales::of_tensor};
+    case OUTGRAD_STORE_MXFP8: return {"NormMxFp8", CodeScales::of_groups};
+    case OUTGRAD_STORE_INT8: return {"NormInt8", CodeScales::of_groups};
+    default: return {};
+  }
+}
+
 void require_norm(const NormOf& of, const char* kernel) {
   require(kernels::cuda::matrix_elements(of.rows, of.n) >= 0, kernel, "the shape is none of a matrix");
   require(of.side_count >= 0 && of.side_count <= of.n, kernel, "there are more side channels than columns");
@@ -959,23 +977,28 @@ void launch_norm(const At& at, KernelId id, const NormOf& of, const LaunchPlan& 
                  has_content(id, kernels::Content::kResidual) || has_content(id, kernels::Content::kDzNext),
              drops = of.drop.seed != nullptr, unstored = !is_backward(id) && residual && of.z == nullptr;
   if (drops) extra.dropout = {device_seed(of.drop), kernels::dropout_rule(of.drop.p), of.dropped};
+  const std::string store = kept_of(of).store;
+  if (!store.empty())
+    extra.kept = kernels::cuda::norm_codes_at(of.codes, of.scales, norm,
+                                              is_backward(id) ? nullptr : static_cast<float*>(of.workspace));
   const auto find = [&](const PlannedLaunch& planned) -> const Kernel& {
     const auto parameters = static_cast<kernels::ParameterFormat>(of.own.format);
     const auto of_rows = [&] {
       return jit::source(jit::NormInstance{planned.kernel, norm, residual, type_of(of.format), plan.wide,
-                                           plan.side, plan.norm, parameters, drops, unstored});
+                                           plan.side, plan.norm, parameters, drops, unstored, store});
     };
     switch (planned.kernel) {
       case DeviceKernel::norm_forward:
+      case DeviceKernel::norm_encode:
       case DeviceKernel::norm_backward:
       case DeviceKernel::norm_backward_slots: {
         // that kernel reads no parameters
         const int read = planned.kernel == DeviceKernel::norm_backward ? OUTGRAD_F32 : of.own.format;
-        const std::string key = key_of("norm", plan.norm, planned.kernel, of.format, norm, plan.wide,
+        const std::string key = key_of("norm" + store, plan.norm, planned.kernel, of.format, norm, plan.wide,
                                        plan.side, read, residual, drops, unstored);
         return at.gpu.kernels_of(key, 0, of_rows).at(planned.kernel);
       }
-      default: return norm_helpers(at.gpu, norm, of.format, of.own.format).at(planned.kernel);
+      default: return norm_helpers(at.gpu, norm, of.format, of.own.format, store).at(planned.kernel);
     }
   };
   at.launch(id, plan, arguments, find, extra);
@@ -984,7 +1007,9 @@ void launch_norm(const At& at, KernelId id, const NormOf& of, const LaunchPlan& 
 template <class LayerTable, class RmsTable, class SumLayerTable, class SumRmsTable, class Body>
 void with_tuned_norm(const Gpu& gpu, const NormOf& of, bool residual, const Body& body) {
   const auto choose = [&]<class Choice>(Choice) { body(GpuNormSchedule(Choice::kSchedule)); };
-  if (residual) {
+  if (!kept_of(of).store.empty()) {
+    body(kernels::DefaultGpuNormSchedule::kSchedule);  // tuned for y
+  } else if (residual) {
     of.rms ? with_tuned<SumRmsTable>(gpu, of.rows, of.n, choose)
            : with_tuned<SumLayerTable>(gpu, of.rows, of.n, choose);
   } else {
@@ -1009,16 +1034,26 @@ kernels::cuda::NormTask task_of(const NormOf& of, bool residual, bool wide) {
           .wide = wide,
           .side = of.side_count > 0,
           .sums = false,
-          .drops = of.drop.seed != nullptr};
+          .drops = of.drop.seed != nullptr,
+          .codes = kept_of(of).scales};
 }
 
 }  // namespace
 
+std::size_t Cuda::norm_forward_workspace_bytes(const outgrad_call& of) {
+  return static_cast<std::size_t>(kernels::cuda::norm_forward_workspace(kept_of(of).scales, of.rows)) *
+         sizeof(float);
+}
+
 void Cuda::norm_forward(const NormOf& of) const {
   require_norm(of, "norm_forward");
   require(of.eps >= 0.0f, "norm_forward", "eps must be at least 0");
-  if (of.rows == 0) return;
+  const bool of_tensor = kept_of(of).scales == kernels::cuda::CodeScales::of_tensor;
+  if (of.rows == 0 && !of_tensor) return;
+  require(of.workspace_bytes >= norm_forward_workspace_bytes(of), "norm_forward",
+          "the workspace is too small");
   const At at(on_);
+  if (of_tensor) at.fill_with_zeros(of.workspace, sizeof(kernels::u32));  // amax
   Arguments arguments{{}, of.rows, of.n, of.eps, {of.side_channels, of.side_count, of.side_x_hat}};
   std::size_t k = 0;
   const bool residual = of.residual != nullptr;
@@ -1030,7 +1065,7 @@ void Cuda::norm_forward(const NormOf& of) const {
   for (void* array : {of.y, static_cast<void*>(of.rstd)}) arguments.array[k++] = array;
   bool wide = of.n % kernels::cuda::kOctet == 0;
   for (const void* array : {of.x, of.residual, of.own.gamma, of.own.beta, const_cast<const void*>(of.z),
-                            const_cast<const void*>(of.y)})
+                            const_cast<const void*>(of.y), const_cast<const void*>(of.codes)})
     wide = wide && is_aligned(array);
   by_type(of.format, [&]<class T>(T) {
     namespace tuned = kernels::cuda::tuned;
@@ -1064,7 +1099,7 @@ void Cuda::norm_backward(const NormOf& of) const {
   arguments.array[k] = of.workspace;
   bool wide = of.n % kernels::cuda::kOctet == 0;
   for (const void* array : {of.dy, const_cast<const void*>(of.y), of.dz_next, const_cast<const void*>(of.dx),
-                            const_cast<const void*>(of.dropped)})
+                            const_cast<const void*>(of.dropped), const_cast<const void*>(of.codes)})
     wide = wide && is_aligned(array);
   kernels::cuda::NormTask task = task_of(of, added, wide);
   task.sums = of.own.dgamma != nullptr || of.own.dbeta != nullptr;

@@ -95,6 +95,7 @@ class Cuda {
 
   // A sum is made in the same pass, and not stored if it has no place.
   static constexpr bool kNeedsZ = false;
+  static std::size_t norm_forward_workspace_bytes(const outgrad_call& of);
   void norm_forward(const NormOf& of) const;
   std::size_t norm_workspace_bytes(const outgrad_call& of) const;
   void norm_backward(const NormOf& of) const;

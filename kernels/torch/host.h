@@ -66,6 +66,7 @@ class Host {
     if (!beyond(of, gamma, beta, limits_of(of.format, of.tau, false)).empty()) of.seen[0] = 1;
     if (!beyond(of, gamma, beta, limits_of(of.format, of.tau, true)).empty()) of.seen[1] = 1;
   }
+  static std::size_t norm_forward_workspace_bytes(const outgrad_call&) { return 0; }
   std::size_t norm_workspace_bytes(outgrad_call call) const {
     succeed(outgrad_norm_sizes(&call));
     return call.workspace_bytes;

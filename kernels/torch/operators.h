@@ -417,10 +417,13 @@ inline outgrad_call gated_of(const Call& call, const Tensor& a, const OptionalTe
   return of;
 }
 
-// Says that the norm keeps y in 8 bits.
+// Says that the norm keeps y in 8 bits. The workspace is the backend's matter.
 inline void keep_in_8_bits(NormOf& of, i64 store) {
   of.store = int_of(store);
-  succeed(outgrad_norm_sizes(&of));
+  outgrad_call sized = of;
+  succeed(outgrad_norm_sizes(&sized));
+  of.codes_bytes = sized.codes_bytes;
+  of.scales_bytes = sized.scales_bytes;
 }
 
 // --- The operators -------------------------------------------------------------------------------
@@ -752,8 +755,8 @@ void operators_of_sums(Each&& each) {
       });
 }
 
-// Norms whose y is kept in 8 bits, on the CPU alone; store is a value of outgrad_store.
-template <class Each>
+// Norms whose y is kept in 8 bits; store is a value of outgrad_store.
+template <class Backend, class Each>
 void operators_of_norms_in_8_bits(Each&& each) {
   each(
       "norm_forward_8bit(Tensor x, SymInt columns, Tensor? gamma, Tensor? beta, float eps, bool rms, Tensor? "
@@ -761,9 +764,12 @@ void operators_of_norms_in_8_bits(Each&& each) {
       "same(x), octets(x, 8), norm_scales(x, store), *of_rows(x, columns, side_channels)",
       [](const Tensor& x, i64 columns, const OptionalTensor& gamma, const OptionalTensor& beta, double eps,
          bool rms, const OptionalTensor& side_channels, i64 store) {
-        const On<Host> call(x);
+        const On<Backend> call(x);
         NormForward norm(call, x, {columns, gamma, beta, rms, side_channels}, eps);
         keep_in_8_bits(norm.of, store);
+        norm.of.workspace_bytes = Backend::norm_forward_workspace_bytes(norm.of);
+        const OptionalTensor workspace = call.workspace_of(norm.of.workspace_bytes);
+        norm.of.workspace = into(workspace);
         const Tensor codes = call.octets_of(static_cast<i64>(norm.of.codes_bytes)),
                      scales = call.octets_of(static_cast<i64>(norm.of.scales_bytes));
         norm.of.codes = into(codes);
@@ -780,9 +786,9 @@ void operators_of_norms_in_8_bits(Each&& each) {
          const OptionalTensor& gamma, const OptionalTensor& beta, const Tensor& rstd, bool rms,
          const OptionalTensor& side_channels, const Tensor& side_x_hat, bool with_dgamma, bool with_dbeta,
          i64 store) {
-        const On<Host> call(dy);
-        NormBackward<Host> norm(call, dy, {columns, gamma, beta, rms, side_channels},
-                                {rstd, side_x_hat, with_dgamma, with_dbeta});
+        const On<Backend> call(dy);
+        NormBackward<Backend> norm(call, dy, {columns, gamma, beta, rms, side_channels},
+                                   {rstd, side_x_hat, with_dgamma, with_dbeta});
         keep_in_8_bits(norm.of, store);
         norm.of.codes = octets(call, codes, norm.of.codes_bytes, "codes");
         norm.of.scales = octets(call, scales, norm.of.scales_bytes, "scales");
@@ -798,7 +804,7 @@ void operators(Each&& each) {
   operators_of_rows<Backend>(each);
   norm_operators<Backend>(each);
   operators_of_sums<Backend>(each);
-  if constexpr (std::is_same_v<Backend, Host>) operators_of_norms_in_8_bits(each);
+  operators_of_norms_in_8_bits<Backend>(each);
 }
 
 template <class Library>

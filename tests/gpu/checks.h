@@ -22,6 +22,9 @@ template <class T>
 void norm_equality(Report& report, kernels::i64 rows, kernels::i64 n);
 // LayerNorm in bf16 by schedules beside the default.
 void norm_schedules_equality(Report& report, kernels::i64 rows, kernels::i64 n);
+// Norms whose y is kept in 8 bits, each store in another format. n is a multiple of 64, and rows are even.
+void norm_stores_equality(Report& report, kernels::i64 rows, kernels::i64 n);
+void norm_stores_streams(Report& report, kernels::i64 rows, kernels::i64 n);
 
 // On a stream of its own and in a graph that is launched twice.
 template <class T>

@@ -138,7 +138,10 @@ void equality_of(Report& report, bool reduced) {
   for (const auto& [rows, n] : shapes) {
     bias_equality<T>(report, rows, n);
     norm_equality<T>(report, rows, n);
-    if constexpr (std::is_same_v<T, BF16>) norm_schedules_equality(report, rows, n);
+    if constexpr (std::is_same_v<T, BF16>) {
+      norm_schedules_equality(report, rows, n);
+      if (n % 64 == 0) norm_stores_equality(report, rows, n);
+    }
   }
 }
 
@@ -151,6 +154,7 @@ void streams_of(Report& report, bool reduced) {
     bias_streams<T>(report, rows, n);
     norm_streams<T>(report, rows, n);
   }
+  if constexpr (std::is_same_v<T, BF16>) norm_stores_streams(report, reduced ? 30 : 3000, 1024);
 }
 
 // The formats in the order that brings most results first.

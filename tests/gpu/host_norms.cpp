@@ -1,6 +1,7 @@
 // Host kernels of the norms on generated inputs.
 #include "tests/gpu/host_side.h"
 #include "kernels/host/api.h"
+#include "kernels/host/norm_store.h"
 
 namespace outgrad::tests::gpu {
 
@@ -43,6 +44,65 @@ NormResult<T> host_norm(bool layer, bool residual, i64 rows, i64 n) {
   }
   return result;
 }
+
+template <class Store, class T>
+StoredNormResult<T> host_norm_8bit(bool layer, i64 rows, i64 n) {
+  const std::vector<float> gamma = generated<float>(n, [](u64 j) { return gamma_at(j); });
+  const std::vector<float> beta = generated<float>(n, [](u64 j) { return uniform(kBetaStream, j); });
+  const auto tensor = [=](u64 stream) {
+    return generated<T>(rows * n, [=](u64 i) { return kernels::narrow<T>(uniform(stream, i)); });
+  };
+  const auto words = [](i64 bytes) {
+    return std::vector<u32>(static_cast<std::size_t>(bytes) / sizeof(u32));
+  };
+  StoredNormResult<T> result;
+  result.y = tensor(kXStream);
+  result.dx = tensor(kDyStream);
+  result.codes = words(rows * n);
+  result.scales =
+      words(kernels::norm_scales_of<Store>(rows, n) * static_cast<i64>(sizeof(typename Store::Scale)));
+  result.rstd.resize(static_cast<std::size_t>(rows));
+  result.dgamma.resize(static_cast<std::size_t>(n));
+  if (layer) result.dbeta.resize(static_cast<std::size_t>(n));
+  auto* const codes = reinterpret_cast<typename Store::Code*>(result.codes.data());
+  auto* const scales = reinterpret_cast<typename Store::Scale*>(result.scales.data());
+  const std::vector<T> x = result.y;
+  std::vector<float> workspace(static_cast<std::size_t>(kernels::norm_backward_workspace(rows, n)));
+  const kernels::NormForward8bit<Store, T> forward{.x = x.data(),
+                                                   .gamma = gamma.data(),
+                                                   .beta = beta.data(),
+                                                   .rows = rows,
+                                                   .n = n,
+                                                   .eps = kEps,
+                                                   .y = result.y.data(),
+                                                   .codes = codes,
+                                                   .scales = scales,
+                                                   .rstd = result.rstd.data()};
+  const kernels::NormBackward8bit<Store, T> backward{.dy = result.dx.data(),
+                                                     .codes = codes,
+                                                     .scales = scales,
+                                                     .gamma = gamma.data(),
+                                                     .beta = beta.data(),
+                                                     .rstd = result.rstd.data(),
+                                                     .rows = rows,
+                                                     .n = n,
+                                                     .dx = result.dx.data(),
+                                                     .dgamma = result.dgamma.data(),
+                                                     .dbeta = result.dbeta.data(),
+                                                     .workspace = workspace};
+  if (layer) {
+    kernels::norm_forward_8bit<kernels::Norm::layer>(forward);
+    kernels::norm_backward_8bit<kernels::Norm::layer>(backward);
+  } else {
+    kernels::norm_forward_8bit<kernels::Norm::rms>(forward);
+    kernels::norm_backward_8bit<kernels::Norm::rms>(backward);
+  }
+  return result;
+}
+
+template StoredNormResult<kernels::BF16> host_norm_8bit<kernels::NormE4m3, kernels::BF16>(bool, i64, i64);
+template StoredNormResult<kernels::F16> host_norm_8bit<kernels::NormMxFp8, kernels::F16>(bool, i64, i64);
+template StoredNormResult<float> host_norm_8bit<kernels::NormInt8, float>(bool, i64, i64);
 
 template NormResult<float> host_norm<float>(bool, bool, i64, i64);
 template NormResult<kernels::F16> host_norm<kernels::F16>(bool, bool, i64, i64);

@@ -63,6 +63,16 @@ struct NormResult {
 template <class T>
 NormResult<T> host_norm(bool layer, bool residual, i64 rows, i64 n);
 
+// The same with y kept in 8 bits, and the backward from its codes. Codes and scales as words, which they fill.
+template <class T>
+struct StoredNormResult {
+  std::vector<T> y, dx;
+  std::vector<u32> codes, scales;
+  std::vector<float> rstd, dgamma, dbeta;  // dbeta is empty for RMSNorm
+};
+template <class Store, class T>
+StoredNormResult<T> host_norm_8bit(bool layer, i64 rows, i64 n);
+
 // Sum of hash_term(begin + i, bits of element i).
 template <class T>
 u64 host_hash(const std::vector<T>& array, u64 begin);

@@ -273,6 +273,50 @@ TEST_P(NvrtcTest, NightlyEveryNormKernelCompiles) {
   EXPECT_EQ(compile(source, GetParam()), "");
 }
 
+// The norms that keep y in 8 bits: rows in registers, with and without rows ahead, and in loops, by octets
+// and element by element.
+TEST_P(NvrtcTest, EveryNormKernelWithAStoreCompiles) {
+  std::string source =
+      "#include \"kernels/cuda/layernorm.cuh\"\n"
+      "using namespace outgrad::kernels;\n"
+      "template <RowHome Home, int Ahead>\n"
+      "struct Fixed {\n"
+      "  static constexpr GpuNormSchedule kSchedule{.row_warps = 4, .octets = 2, .block_rows = 1, "
+      ".resident_blocks = 1, .rows_ahead = Ahead, .home = Home};\n"
+      "};\n"
+      "using Ahead = Fixed<RowHome::registers, 2>;\n"
+      "using Registers = Fixed<RowHome::registers, 0>;\n"
+      "using Shared = Fixed<RowHome::shared, 0>;\n"
+      "using Memory = Fixed<RowHome::memory, 0>;\n";
+  struct Instance {
+    const char *store, *t, *norm, *registers, *home, *wide;
+  };
+  for (const Instance& i : {Instance{"NormE4m3", "BF16", "layer", "Ahead", "Memory", "false"},
+                            Instance{"NormE4m3", "float", "rms", "Ahead", "Shared", "true"},
+                            Instance{"NormMxFp8", "F16", "layer", "Ahead", "Shared", "true"},
+                            Instance{"NormMxFp8", "float", "rms", "Registers", "Memory", "true"},
+                            Instance{"NormInt8", "BF16", "rms", "Ahead", "Memory", "false"},
+                            Instance{"NormInt8", "float", "layer", "Registers", "Shared", "true"}}) {
+    const std::string t = i.t, store = i.store, of = "<Norm::" + std::string(i.norm) + ", " + t + ", ",
+                      forward = "(cuda::NormForwardArrays<" + t + ">);\n",
+                      backward = "(cuda::NormBackwardArrays<" + t + ">);\n", wide = i.wide, home = i.home,
+                      registers = i.registers;
+    const std::string first = "template __global__ void cuda::",
+                      behind = ", false, ParameterFormat::bf16, false, false, " + store + ">" + forward;
+    source += first + "norm_forward" + of + registers + ", true" + behind;
+    source += first + "norm_forward" + of + home + ", " + wide + behind;
+    source += first + "norm_backward_slots" + of + registers +
+              ", false, cuda::SideChannels::none, ParameterFormat::bf16, false, " + store + ">" + backward;
+    source += first + "norm_backward" + of + home + ", " + wide +
+              ", false, cuda::SideChannels::either, false, " + store + ">" + backward;
+    source += first + "norm_slot_sums" + of + store + ">" + backward;
+    if (store == "NormE4m3")
+      source +=
+          first + "norm_encode<" + store + ", " + t + ", " + wide + ", ParameterFormat::bf16>" + forward;
+  }
+  EXPECT_EQ(compile(source, GetParam()), "");
+}
+
 // The compiler that is asked does compile: an error in the source comes back as its log.
 TEST_P(NvrtcTest, ErrorsAreSeen) {
   EXPECT_EQ(compile("__global__ void sound(float* x) { *x = 1; }\n", GetParam()), "");

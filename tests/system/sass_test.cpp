@@ -474,12 +474,21 @@ struct NormRow {
   // dz_next is added, and dx = dropout(dz) stored.
   bool drops() const { return form.starts_with("dropped"); }
   bool stores_z() const { return form == "residual" || form == "dropped+z"; }
-  bool residual() const { return forward() ? form != "plain" : form == "residual" || form == "dropped+next"; }
+  bool residual() const {
+    return form == "residual" || form == "dropped+next" || (forward() && (form == "sum" || drops()));
+  }
+  // What is kept in 8 bits in place of y; empty: y itself.
+  std::string store() const {
+    static const std::map<std::string, std::string> kStores = {
+        {"e4m3", "NormE4m3"}, {"mxfp8", "NormMxFp8"}, {"int8", "NormInt8"}};
+    const auto found = kStores.find(form);
+    return found == kStores.end() ? "" : found->second;
+  }
   bool holds() const {
     const std::set<std::string> forms =
         forward() ? std::set<std::string>{"plain", "residual", "sum", "dropped", "dropped+z"}
                   : std::set<std::string>{"plain", "residual", "dropped", "dropped+next"};
-    return forms.count(form) != 0;
+    return !store().empty() || forms.count(form) != 0;
   }
   int sums() const { return forward() ? 0 : norm == "layer" ? 2 : 1; }
 };
@@ -516,6 +525,7 @@ std::string instantiation_of(const NormRow& row, const std::string& name) {
          (row.forward()
               ? ", true, " + residual + ", ParameterFormat::f32, " + drops + ", " + text(row.stores_z())
               : ", " + residual + ", cuda::SideChannels::none, ParameterFormat::f32, " + drops) +
+         (row.store().empty() ? "" : ", " + row.store()) +
          ">(cuda::" + (row.forward() ? "NormForwardArrays<" : "NormBackwardArrays<") + row.t + ">);\n";
 }
 
@@ -585,14 +595,16 @@ TEST_P(SassTest, NormKernelsKeepTheirLimits) {
     const bool side_by_side = row.warps < kernels::cuda::kSumBlockWarps;
     const int row_bytes = row.octets * 8 * written * element,
               sum_bytes = 8 * kFloat * (side_by_side && !row.forward() ? 1 : row.octets * row.sums());
-    const PathRules rules{".128", (row_bytes + sum_bytes) / kWide, {".E"}};  // rstd's and x^'s are words
+    // rstd's and x^'s are words; codes come by eights, each group's scale as one or two words or a byte
+    const PathRules rules{".128", (row_bytes + sum_bytes) / kWide, {".E", ".64", ".U8"}};
     const HotPaths paths = hot_paths(*function, rules);
     ASSERT_GT(paths.shortest, 0) << "no path with " << row_bytes << " and " << sum_bytes
                                  << " bytes stored 16 at a time";
     // What is loaded of the tensors is loaded 16 bytes at a time, and once, of a backward past the registers;
     // what all rows share comes through the read-only cache.
-    int bytes = 0;
+    int bytes = 0, codes = 0;
     for (const Instruction& instruction : paths.instructions) {
+      if (is_instruction(instruction.opcode, "LDGSTS", ".64")) codes += 8;
       const bool tensor = is_instruction(instruction.opcode, "LDG", ".128") &&
                           !is_instruction(instruction.opcode, "LDG", ".CONSTANT");
       EXPECT_FALSE(tensor && !row.forward()) << instruction.opcode << " " << instruction.operands;
@@ -600,10 +612,12 @@ TEST_P(SassTest, NormKernelsKeepTheirLimits) {
       EXPECT_FALSE(is_instruction(instruction.opcode, "LDG", ".U16") && !row.forward())
           << instruction.opcode << " " << instruction.operands;
     }
-    const int tensors = (row.forward() ? 1 : 2) + (row.residual() ? 1 : 0);
+    const bool from_codes = !row.forward() && !row.store().empty();
+    const int tensors = (row.forward() || from_codes ? 1 : 2) + (row.residual() ? 1 : 0);
     // before the loop, and in a turn of it
     const int rows_loaded = row.forward() ? 1 : rows_ahead(row, element) + 1;
     EXPECT_EQ(bytes, row.octets * 8 * element * tensors * rows_loaded);
+    EXPECT_EQ(codes, from_codes ? row.octets * 8 * rows_loaded : 0);
 
     const double elements = 8.0 * row.octets;
     int counted = paths.shortest;

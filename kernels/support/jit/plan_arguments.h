@@ -26,11 +26,13 @@ inline bool writes_sums(KernelId kernel, const Arguments& a) {
 class PlanArguments {
  public:
   // watch: for a norm's forward; guard: for its backward; dropout: for either, where its kernel is an
-  // instance with it.
+  // instance with it; kept: what a norm keeps in 8 bits in place of y.
   PlanArguments(KernelId kernel, const Arguments& arguments, const SideWatch& watch = {},
-                const SideGuard& guard = {}, const cuda::NormDropout& dropout = {})
+                const SideGuard& guard = {}, const cuda::NormDropout& dropout = {},
+                const cuda::NormCodes& kept = {})
       : kernel_(kernel), a_(arguments), n_(arguments.cols),
-        slots_(slot_count(arguments.rows, arguments.cols)), watch_(watch), guard_(guard), dropout_(dropout) {
+        slots_(slot_count(arguments.rows, arguments.cols)), watch_(watch), guard_(guard), dropout_(dropout),
+        kept_(kept) {
     if (is_norm(kernel) && is_backward(kernel)) prepare_backward();
   }
 
@@ -49,7 +51,8 @@ class PlanArguments {
         if (kernel_ == KernelId::kBiasGeluBackward)
           return call(work, at("workspace"), n_, launch.left, launch.apart);
         return call(work, parts_.sums, sums_ * backward_.stride, launch.left, launch.apart);
-      case DeviceKernel::norm_forward: return call(work, forward());
+      case DeviceKernel::norm_forward:
+      case DeviceKernel::norm_encode: return call(work, forward());
       case DeviceKernel::norm_prepare:
         return call(work, parts_.columns, parts_.place, at("gamma"), at("beta"), n_, cuda::padded_columns(n_),
                     backward_.side, guard_);
@@ -107,7 +110,8 @@ class PlanArguments {
             pointer<float>("rstd"),
             a_.side,
             watch_,
-            dropout_};
+            dropout_,
+            kept_};
   }
   void prepare_backward() {
     parts_ = cuda::norm_workspace_at(reinterpret_cast<u64>(at("workspace")), n_);
@@ -130,7 +134,8 @@ class PlanArguments {
                  0,
                  cuda::sums_stride(n_),
                  guard_,
-                 dropout_};
+                 dropout_,
+                 kept_};
   }
 
   KernelId kernel_;
@@ -139,6 +144,7 @@ class PlanArguments {
   SideWatch watch_;
   SideGuard guard_;
   cuda::NormDropout dropout_;
+  cuda::NormCodes kept_;
   cuda::NormWorkspace parts_{};
   cuda::NormBackwardArrays<Any> backward_{};
   i64 sums_ = 0;

@@ -176,16 +176,24 @@ std::string source(const NormInstance& i) {
                     wide = text_of(i.wide) + ", ";
   const std::string text = "#include \"kernels/cuda/norm_kernels.cuh\"\nusing namespace outgrad::kernels;\n" +
                            schedule_struct(i.schedule);
-  const std::string parameters = ", " + text_of(i.parameters), drops = i.drops ? ", true" : "";
+  const std::string parameters = ", " + text_of(i.parameters);
+  // a store is the last of the templates' arguments
+  const std::string store = i.store.empty() ? "" : ", " + i.store,
+                    drops = i.drops || !i.store.empty() ? ", " + text_of(i.drops) : "";
+  if (i.kernel == DeviceKernel::norm_encode)
+    return text + instantiation(i.kernel, i.store + ", " + i.type + ", " + text_of(i.wide) + parameters,
+                                "cuda::NormForwardArrays<" + i.type + ">");
   if (forward) {
-    const std::string stores = i.unstored ? (i.drops ? ", true, false" : ", false, false") : drops;
+    const std::string stores = i.unstored        ? (i.drops ? ", true, false" : ", false, false")
+                               : i.store.empty() ? drops
+                                                 : ", false, false" + store;
     return text + instantiation(i.kernel, of + wide + residual + parameters + stores,
                                 "cuda::NormForwardArrays<" + i.type + ">");
   }
   const bool prepared = i.kernel == DeviceKernel::norm_backward;  // reads neither gamma nor beta
   return text + instantiation(i.kernel,
                               of + (prepared ? wide : "") + residual + ", " + text_of(i.side) +
-                                  (prepared ? "" : parameters) + drops,
+                                  (prepared ? "" : parameters) + drops + store,
                               "cuda::NormBackwardArrays<" + i.type + ">");
 }
 
@@ -202,14 +210,16 @@ std::string helpers(const char* header, ParameterFormat parameters) {
 
 std::string bias_helper_source() { return helpers("columns", ParameterFormat::f32); }
 
-std::string norm_helper_source(Norm norm, const std::string& type, bool apart, ParameterFormat parameters) {
+std::string norm_helper_source(Norm norm, const std::string& type, bool apart, ParameterFormat parameters,
+                               const std::string& store) {
   const std::string of = text_of(parameters);
   std::string text = helpers("norm_kernels", parameters);
   if (!apart) return text;
   text += instantiation(
       DeviceKernel::norm_prepare, of,
       "NormColumns, i32*, const void*, const void*, i64, i64, SideBuffer<const float>, SideGuard");
-  return text + instantiation(DeviceKernel::norm_slot_sums, text_of(norm) + ", " + type,
+  return text + instantiation(DeviceKernel::norm_slot_sums,
+                              text_of(norm) + ", " + type + (store.empty() ? "" : ", " + store),
                               "cuda::NormBackwardArrays<" + type + ">");
 }
 

@@ -52,7 +52,7 @@ std::string softmax_source(DeviceKernel kernel, const std::string& type, int war
 
 // A kernel of a norm that works by rows.
 struct NormInstance {
-  DeviceKernel kernel;  // norm_forward, norm_backward or norm_backward_slots
+  DeviceKernel kernel;  // norm_forward, norm_encode, norm_backward or norm_backward_slots
   Norm norm;
   bool residual = false;
   std::string type;
@@ -62,14 +62,16 @@ struct NormInstance {
   ParameterFormat parameters = ParameterFormat::f32;
   bool drops = false;  // with dropout: of x before the residual is added, or of dz
   bool unstored = false;  // a forward with a residual whose z is not stored
+  std::string store{};  // what is kept in 8 bits in place of y: "NormE4m3"; empty: y itself
 };
 std::string source(const NormInstance& instance);
 
 // The kernels that follow or precede a backward's main kernel and are the same for all schedules: those of
 // bias + GELU, and those of a norm. The latter exist without and with the kernels that are needed for rows
-// whose sums come from a separate pass.
+// whose sums come from a separate pass. store: as in NormInstance.
 std::string bias_helper_source();
 std::string norm_helper_source(Norm norm, const std::string& type, bool apart,
-                               ParameterFormat parameters = ParameterFormat::f32);
+                               ParameterFormat parameters = ParameterFormat::f32,
+                               const std::string& store = "");
 
 }  // namespace outgrad::kernels::jit

@@ -15,6 +15,7 @@ import numbers
 from typing import NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
 
 from . import fp8, functional, library, modules, stores
 from .bounds import bounds
@@ -130,7 +131,7 @@ def _of_activation(module, calls, error, sizes, in_8_bits):
 def _of_norm(module, calls, error, sizes, in_8_bits):
     """The choices of a norm that are not its default, which is as exact as today and always allowed."""
     _, weight, bias, *_ = module._arguments()
-    if weight is None or weight.device.type != "cpu":  # there alone are norms in 8 bits
+    if weight is None or weight.is_meta or is_fake(weight):  # without values
         return
     for store, (group, size) in library.NORM_STORES.items():
         if (error is None or error < functional.largest_storage_error(calls[0].dtype, store)

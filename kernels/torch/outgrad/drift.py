@@ -9,10 +9,15 @@ or, where none steps, when a norm runs again. A norm that has drifted chooses it
 forward pass. Under torch.compile it is the same, and the graph is made anew.
 
 A tensor on the CPU is there for free: in eager mode its values are compared in every forward pass instead,
-and nothing is ever NaN. So are those of norms from 8 bits, under torch.compile after each step of an
-optimizer; a change by hand that loses a channel is an error in the compiled pass.
+and nothing is ever NaN.
+
+The kernels of norms from 8 bits test nothing, because a channel's limit depends on all channels that share a
+scale. Their values are compared after each step of an optimizer, before a pass meets them, and nothing is ever
+NaN; on a GPU that is one wait for the device in a step, however many norms there are. Who changes gamma or beta
+by hand there calls choose_again(). In a compiled pass a change by hand that loses a channel is an error.
 """
 
+import itertools
 import warnings
 import weakref
 from typing import Literal
@@ -51,6 +56,8 @@ def look_for_drift() -> None:
         for device, norms in _by_device().items():
             _pending.pop(device, None)
             _act(norms, torch.stack([norm._outgrad_seen for norm in norms]).tolist())
+        with torch.no_grad():
+            _compare_norms_from_8_bits()
 
 
 def watch(norm):
@@ -67,13 +74,22 @@ def _before_step(*_):
 
 
 def _after_step(*_):
-    """Norms from 8 bits run on CPUs, and their kernels test nothing: the values are compared here, before
-    compiled code runs again."""
-    with _disable_current_modes():
-        for norms in _by_device().values():
-            for norm in norms:
-                if norm.store != stores.DEFAULT_OF_NORMS:
-                    norm.side_channels()
+    if not _is_capturing():
+        with _disable_current_modes(), torch.no_grad():
+            _compare_norms_from_8_bits()
+
+
+def _compare_norms_from_8_bits():
+    """On a CPU each by itself, on a device all at once."""
+    for device, norms in _by_device().items():
+        of_8_bits = [norm for norm in norms if norm.store != stores.DEFAULT_OF_NORMS]
+        if device.type in AT_ONCE:
+            for norm in of_8_bits:
+                norm.side_channels()
+        elif of_8_bits:
+            moved = torch.stack([norm.has_moved() for norm in of_8_bits]).tolist()
+            for norm in itertools.compress(of_8_bits, moved):
+                norm.choose_again()
 
 
 def look(wait=True):

@@ -14,7 +14,6 @@ from typing import Literal, Protocol
 
 import torch
 from torch.autograd import forward_ad
-from torch._subclasses.fake_tensor import is_fake
 
 from . import fp8, library, sharded, stores
 
@@ -657,9 +656,6 @@ def _expect_norm(function, x, normalized_shape, weight, bias, store):
                 f"outgrad.{function}: {name} has shape {tuple(parameter.shape)}, normalized_shape is {shape}")
     if (why := norm_store_why_not(store, math.prod(shape))) is not None:
         raise ValueError(f"outgrad.{function}: store: {why}")
-    if store != stores.DEFAULT_OF_NORMS and x.device.type == "cuda" and not is_fake(x):
-        raise ValueError(
-            f"outgrad.{function}: store {store}: norms from y in 8 bits run on the CPU, x is on {x.device}")
     return math.prod(shape)
 
 
@@ -688,7 +684,7 @@ def layer_norm(x: torch.Tensor, normalized_shape: int | Sequence[int], weight: t
     numbers of columns whose x^ is kept in fp32 beside y, since y does not determine it (see
     outgrad.side_channels). Without them, a weight that has no finite reciprocal is an error in the backward
     pass on a CPU, and gives infinities and NaNs on a GPU, never a plausible wrong gradient. store: what is
-    kept in place of y, "e4m3", "mxfp8" or "int8" (stores.py), on CPUs.
+    kept in place of y, "e4m3", "mxfp8" or "int8" (stores.py).
 
     Shapes: x [..., *normalized_shape]; weight and bias normalized_shape; side_channels [k]; the result as x.
     """
@@ -795,13 +791,17 @@ def told_channels(weight, bias, dtype, tau, store, margin=1):
     return told & ((_LARGEST_X_HAT * gamma + beta) * (1 + 2.0**-10) < overflow / margin)
 
 
+def loses_channels(weight, bias, dtype, tau, store, channels):
+    """Whether the output no longer tells a channel that is none of `channels`, as a tensor."""
+    lost = ~told_channels(weight, bias, dtype, tau, store)
+    return (lost if channels is None else lost.index_fill(0, channels.long(), False)).any()
+
+
 def expect_8_bits(weight, bias, dtype, tau, store, channels):
     """For compiled code, where `channels` are constants and kernels of norms from 8 bits test nothing: raises
     where y in 8 bits no longer tells a channel that is none of them."""
     with torch.no_grad():
-        lost = ~told_channels(weight, bias, dtype, tau, store)
-        lost = lost if channels is None else lost.index_fill(0, channels.long(), False)
-        torch._assert_async(~lost.any(),
+        torch._assert_async(~loses_channels(weight, bias, dtype, tau, store, channels),
             "outgrad: gamma and beta moved so far at once that the output of a norm no longer gives the "
             "gradient")
 

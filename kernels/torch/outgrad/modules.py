@@ -225,7 +225,7 @@ class _Norm:
         They are chosen with a margin, for half of tau, because gamma and beta drift in training. On a CPU in
         eager mode they are searched for whenever a parameter has other values than last time. Values are
         compared, which takes 2 us, because FSDP refills an array, and code writes to .data, without a new
-        version of the tensor. Elsewhere they are searched for where the kernels have seen a drift (drift.py),
+        version of the tensor. Elsewhere they are searched for where a drift has been seen (drift.py),
         and after load_state_dict, a move or choose_again.
         """
         _, weight, bias, *_ = self._arguments()
@@ -281,6 +281,14 @@ class _Norm:
         margin = 2 if self.store == stores.DEFAULT_OF_NORMS else 1
         weight, bias = self._affine(weight, bias)
         return functional.chosen_channels(weight, bias, dtype, self.tau, self.store, margin)
+
+    def has_moved(self):
+        """Whether a channel that was not found needs a side buffer now, as a tensor where the parameters are."""
+        _, weight, bias, *_ = self._arguments()
+        found = self._outgrad_found
+        weight, bias = (None if p is None else _whole(p.detach()) for p in (weight, bias))
+        return functional.loses_channels(*self._affine(weight, bias), found.key[0], self.tau, self.store,
+            found.channels)
 
     def choose_again(self) -> None:
         """Searches for the channels in the next forward pass: after a change of gamma or beta by hand."""

@@ -12,7 +12,7 @@ An activation:
                it; activations with a minimum. e5m2, e5m2+bit and e5m2+2bits likewise
     mxfp8+bit  y in MXFP8 and one bit: 1.156 bytes an element; gelu alone
 
-A norm keeps y, or in its place y in 8 bits, on CPUs alone:
+A norm keeps y, or in its place y in 8 bits:
 
     y          the output y, which the next layer also keeps: the default
     e4m3       y in e4m3 with one scale for the tensor: 1 byte an element

@@ -70,10 +70,10 @@ std::vector<Cubin> cubins_of(const GpuVariant& variant) {
                          ? "NS0_15ParameterFormatE0E"
                          : "NS0_9generated" + mangled(variant.fit->type) + "E" + format);
     const NormKind kind = norm_kind(variant.problem.kernel);
-    // The last of the template's arguments say that nothing is dropped and, of a forward, whether the sum is
-    // stored.
+    // The last of the template's arguments say that nothing is dropped, of a forward whether the sum is
+    // stored, and that y itself is kept.
     const std::string last =
-        kernel == DeviceKernel::norm_forward ? (kind.residual ? "Lb0ELb1EEEv" : "Lb0ELb0EEEv") : "Lb0EEEv";
+        kernel == DeviceKernel::norm_forward ? (kind.residual ? "Lb0ELb1EvEEv" : "Lb0ELb0EvEEv") : "Lb0EvEEv";
     return name + "NS0_4NormE" + (kind.norm == kernels::Norm::layer ? "0E" : "1E") + format + last;
   };
   std::vector<Cubin> cubins = {{"", {symbol(variant.main_kernel())}}, {"", {}}};

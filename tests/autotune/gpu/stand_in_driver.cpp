@@ -19,6 +19,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -33,6 +34,7 @@
 #include "kernels/host/bias.h"
 #include "kernels/host/functions.h"
 #include "kernels/host/layernorm.h"
+#include "kernels/host/norm_store.h"
 #include "kernels/side_policy.h"
 #include "kernels/stored.h"
 #include "kernels/stores/code.h"
@@ -554,14 +556,27 @@ std::vector<float> parameters_in(const std::string& symbol, const void* paramete
 }
 const float* data_of(const std::vector<float>& values) { return values.empty() ? nullptr : values.data(); }
 
-// The last arguments of a norm's template: whether it drops and, of a forward, whether it stores the sum. A
-// launch whose arguments say something else would read or write through a null pointer on a device.
+// The last arguments of a norm's template, before its store: whether it drops and, of a forward, whether it
+// stores the sum. A launch whose arguments say something else would read or write through a null pointer on a device.
 void expect_instance(const std::string& symbol, bool drops, bool forward, bool stores) {
-  const std::size_t end = symbol.find("EEEv");
+  const std::size_t end = symbol.find("EvEEv");  // behind it is the store: none
   const std::string want =
       std::string("Lb") + (drops ? "1" : "0") + (forward ? std::string("ELb") + (stores ? "1" : "0") : "");
   if (end == std::string::npos || end < want.size() || symbol.substr(end - want.size(), want.size()) != want)
     std::abort();
+}
+
+// Calls action with the store, as the kernels and the library know it, that the symbol of a norm's kernel
+// names. Whether there is one.
+template <class Action>
+bool with_norm_store(const std::string& symbol, const Action& action) {
+  const auto is_named = [&](const char* type) {
+    return symbol.find(mangled(type) + "E") != std::string::npos;
+  };
+  if (is_named("NormE4m3")) return action(kernels::NormE4m3{}, OUTGRAD_STORE_E4M3), true;
+  if (is_named("NormMxFp8")) return action(kernels::NormMxFp8{}, OUTGRAD_STORE_MXFP8), true;
+  if (is_named("NormInt8")) return action(kernels::NormInt8{}, OUTGRAD_STORE_INT8), true;
+  return false;
 }
 
 template <class T>
@@ -595,6 +610,24 @@ void norm_forward(const std::string& symbol, bool layer, const kernels::cuda::No
     kernels::rmsnorm_forward<T, kScalar>(a.x, gamma, a.rows, a.n, a.eps, a.y, a.rstd, a.side);
 }
 
+template <class T>
+void norm_backward_from_y(bool layer, const kernels::cuda::NormBackwardArrays<T>& a, float* dgamma,
+                          float* dbeta, std::span<float> workspace) {
+  if (a.dz_next != nullptr && layer)
+    kernels::residual_layernorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.columns.beta,
+                                                     a.rstd, a.rows, a.n, a.dx, dgamma, dbeta, a.side,
+                                                     workspace);
+  else if (a.dz_next != nullptr)
+    kernels::residual_rmsnorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.rstd, a.rows, a.n,
+                                                   a.dx, dgamma, a.side, workspace);
+  else if (layer)
+    kernels::layernorm_backward<T, kScalar>(a.dy, a.y, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n,
+                                            a.dx, dgamma, dbeta, a.side, workspace);
+  else
+    kernels::rmsnorm_backward<T, kScalar>(a.dy, a.y, a.columns.gamma, a.rstd, a.rows, a.n, a.dx, dgamma,
+                                          a.side, workspace);
+}
+
 // With the columns that norm_prepare left, or with gamma and beta themselves; dgamma and dbeta, divided
 // already, go into the first row of sums, and -0 into the others, of which there are so many.
 template <class T>
@@ -621,19 +654,25 @@ void norm_backward(const std::string& symbol, bool layer, kernels::cuda::NormBac
     lost.push_back(j);
     a.columns.gamma[j] = 1.0f;  // with a reciprocal: what comes of it is written over
   }
-  if (a.dz_next != nullptr && layer)
-    kernels::residual_layernorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.columns.beta,
-                                                     a.rstd, a.rows, a.n, a.dx, dgamma, dbeta, a.side,
-                                                     workspace);
-  else if (a.dz_next != nullptr)
-    kernels::residual_rmsnorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.rstd, a.rows, a.n,
-                                                   a.dx, dgamma, a.side, workspace);
-  else if (layer)
-    kernels::layernorm_backward<T, kScalar>(a.dy, a.y, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n,
-                                            a.dx, dgamma, dbeta, a.side, workspace);
-  else
-    kernels::rmsnorm_backward<T, kScalar>(a.dy, a.y, a.columns.gamma, a.rstd, a.rows, a.n, a.dx, dgamma,
-                                          a.side, workspace);
+  const bool from_codes = with_norm_store(symbol, [&]<class Store>(Store, outgrad_store) {
+    const kernels::NormBackward8bit<Store, T> of{
+        .dy = a.dy,
+        .codes = static_cast<const typename Store::Code*>(a.kept.codes),
+        .scales = static_cast<const typename Store::Scale*>(a.kept.scales),
+        .gamma = a.columns.gamma,
+        .beta = layer ? a.columns.beta : nullptr,
+        .rstd = a.rstd,
+        .rows = a.rows,
+        .n = a.n,
+        .dx = a.dx,
+        .dgamma = dgamma,
+        .dbeta = dbeta,
+        .side = a.side,
+        .workspace = workspace};
+    layer ? kernels::norm_backward_8bit<kernels::Norm::layer, kScalar>(of)
+          : kernels::norm_backward_8bit<kernels::Norm::rms, kScalar>(of);
+  });
+  if (!from_codes) norm_backward_from_y(layer, a, dgamma, dbeta, workspace);
   if (!lost.empty()) {
     const float nan = kernels::float_of(kernels::kCanonicalNanF32);
     std::fill_n(a.dx, a.rows * a.n, kernels::narrow<T>(nan));
@@ -641,8 +680,46 @@ void norm_backward(const std::string& symbol, bool layer, kernels::cuda::NormBac
       if (dgamma != nullptr) dgamma[j] = nan;
   }
   const bool drops = a.dropout.seed.at != nullptr || a.dropout.seed.value != 0;
-  expect_instance(symbol, drops, false, false);
+  if (!from_codes) expect_instance(symbol, drops, false, false);
   if (drops) drop(a.dx, static_cast<T*>(a.dropout.dx), a.rows * a.n, a.dropout.seed, a.dropout.rule);
+}
+
+// A norm's forward with codes. Those at a scale of the tensor are norm_encode's, which finds here what it is to
+// take on the device: the means, and an amax that was 0 before this and is none of a tensor's after it.
+constexpr kernels::u32 kFoundAmax = 0xffffffffu;
+template <class T>
+void norm_forward_8bit(const std::string& symbol, bool layer, const kernels::cuda::NormForwardArrays<T>& a) {
+  const bool encodes = is_of(symbol, "norm_encode");
+  const std::vector<float> gammas = parameters_in(symbol, a.gamma, a.n),
+                           betas = parameters_in(symbol, a.beta, a.n);
+  with_norm_store(symbol, [&]<class Store>(Store, outgrad_store store) {
+    const auto elements = static_cast<std::size_t>(a.rows * a.n);
+    std::vector<kernels::u8> no_codes(elements), no_scale(sizeof(float));
+    std::vector<T> y(elements);
+    std::vector<float> rstd(static_cast<std::size_t>(a.rows)),
+        x_hat(static_cast<std::size_t>(a.rows * a.side.count));
+    const bool later = Store::kGroup == 0 && !encodes;
+    if (Store::kGroup == 0 && *a.kept.amax != (encodes ? kFoundAmax : 0) && a.rows > 0) std::abort();
+    outgrad_call call = library_call(kFormatOf<T>, store, a.n);
+    call.rows = a.rows;
+    call.eps = a.eps;
+    call.x = a.x;
+    call.y = encodes ? y.data() : a.y;
+    call.rstd = encodes ? rstd.data() : a.rstd;
+    call.codes = later ? no_codes.data() : a.kept.codes;
+    call.scales = later ? no_scale.data() : a.kept.scales;
+    call.gamma = data_of(gammas);
+    call.beta = data_of(betas);
+    call.side_channels = a.side.channels;
+    call.side_count = a.side.count;
+    call.side_x_hat = encodes ? x_hat.data() : a.side.x_hat;
+    // norm_encode is one kernel for both norms: LayerNorm has means
+    const bool is_layer = encodes ? a.kept.means != nullptr : layer;
+    if ((is_layer ? outgrad_layernorm_forward : outgrad_rmsnorm_forward)(&call) != OUTGRAD_OK) std::abort();
+    if (!later) return;
+    *a.kept.amax = kFoundAmax;
+    for (std::int64_t row = 0; layer && row < a.rows; ++row) a.kept.means[row] = 0.0f;
+  });
 }
 
 void prepare(const std::string& symbol, void** p) {
@@ -707,14 +784,18 @@ bool compute(const std::string& symbol, void** p, unsigned blocks, Written& writ
     for (std::int64_t j = 0; j < a.n; ++j) a.sums[j] /= a.columns.divisor[j];
     return true;
   }
-  const bool is_forward = is_of(symbol, "norm_forward");
+  const bool is_forward = is_of(symbol, "norm_forward") || is_of(symbol, "norm_encode");
   if (!is_forward && !is_of(symbol, "norm_backward") && !is_of(symbol, "norm_backward_slots"))
     return compute_stores(symbol, p, written) || compute_gelu(symbol, p, written) ||
            compute_others(symbol, p, written);
   with_type(symbol, [&]<class T>(T) {
     if (is_forward) {
       const auto& a = parameter<kernels::cuda::NormForwardArrays<T>>(p, 0);
-      norm_forward(symbol, layer, a);
+      if (with_norm_store(symbol, [](auto, outgrad_store) {})) {
+        norm_forward_8bit(symbol, layer, a);
+      } else {
+        norm_forward(symbol, layer, a);
+      }
       written = {a.y, a.rows * a.n * static_cast<std::int64_t>(sizeof(T))};
     } else {
       const auto& a = parameter<kernels::cuda::NormBackwardArrays<T>>(p, 0);

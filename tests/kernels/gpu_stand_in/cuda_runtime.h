@@ -169,6 +169,13 @@ void __stcg(T* address, std::type_identity_t<T> value) {
   *address = value;
 }
 
+// Threads are fibers of one host thread at a time, so an operation is atomic as it is.
+inline unsigned atomicMax(unsigned* address, unsigned value) {
+  const unsigned old = *address;
+  if (value > old) *address = value;
+  return old;
+}
+
 // Asynchronous copies of a thread come as late as they may: when it waits for their batch, or never.
 void __pipeline_memcpy_async(void* shared, const void* global, std::size_t bytes);
 void __pipeline_commit();

@@ -88,6 +88,30 @@ def test_bias_and_norms(device, dtype, rows, columns):
             same(device.norm_backward(*arguments), ours.norm_backward(*arguments))
 
 
+# Each store with rows in registers and longer ones; e4m3 also with rows element by element and with no row.
+# A program takes a second to compile: by day each store meets one norm, and side channels in turn.
+@pytest.mark.parametrize("store, rows, columns", [("e4m3", 5, 33), ("e4m3", 64, 1024), ("mxfp8", 7, 96),
+    ("int8", 64, 1024), *(pytest.param(*shape, marks=pytest.mark.nightly) for shape in (("e4m3", 0, 8),
+    ("e4m3", 2, 40_000), ("mxfp8", 64, 1024), ("mxfp8", 2, 40_000), ("int8", 0, 64), ("int8", 2, 40_000)))])
+@formats
+def test_norms_from_8_bits(device, dtype, store, rows, columns):
+    x, dy = values(dtype, rows, columns, seed=3), values(dtype, rows, columns, seed=4)
+    of_store, parameters = library.STORES[store].number, FORMATS[columns % 3]
+    rms = store == "mxfp8"
+    gamma, beta = ((values(torch.float32, columns, seed=5).abs() + 0.5).to(parameters), None if rms
+        else values(parameters, columns, seed=6))
+    side = torch.tensor([0, columns - 1], dtype=torch.int32)
+    hard = gamma.clone()
+    hard[side.long()] = 0.0
+    for g, channels in ((gamma, None), (hard, side)):
+        arguments = (x, columns, g, beta, 1e-5, rms, channels, of_store)
+        _, codes, scales, rstd, x_hat = kept = ours.norm_forward_8bit(*arguments)
+        same(device.norm_forward_8bit(*arguments), kept)
+        for wanted in [(True, not rms), (False, False)]:
+            arguments = (dy, codes, scales, columns, g, beta, rstd, rms, channels, x_hat, *wanted, of_store)
+            same(device.norm_backward_8bit(*arguments), ours.norm_backward_8bit(*arguments))
+
+
 # A program reads gamma and beta in their own type, and writes their gradients in it: rows that a thread has
 # whole, others, and longer ones.
 @pytest.mark.parametrize("rows, columns",
@@ -227,6 +251,8 @@ LAUNCHES = {
     "dropout": 1,
     **{f"{norm}{of} {direction}": count for norm in ("layernorm", "rmsnorm") for of in ("", " of a sum")
     for direction, count in (("forward", 1), ("backward", 2))},
+    "layernorm in e4m3 forward": 2,
+    "layernorm in e4m3 backward": 2,
 }
 
 
@@ -256,6 +282,14 @@ def test_a_launch_costs_the_host_a_launch(device):
         cases[f"{name} of a sum backward"] = functools.partial(
             device.norm_backward_of_sum, dy, normed, x if rms else None, *parameters, *kept, *of_sum[1:])
         cases[f"{name} backward"] = functools.partial(device.norm_backward, dy, normed, *parameters, *kept)
+        if rms:
+            continue
+        e4m3 = library.STORES["e4m3"].number
+        _, codes, scales, *_ = ours.norm_forward_8bit(x, *parameters, 1e-5, rms, None, e4m3)
+        cases[f"{name} in e4m3 forward"] = functools.partial(device.norm_forward_8bit, x, *parameters, 1e-5,
+            rms, None, e4m3)
+        cases[f"{name} in e4m3 backward"] = functools.partial(device.norm_backward_8bit, dy, codes, scales,
+            *parameters, *kept, e4m3)
     context = ctypes.c_void_p()
     driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
     for current in (True, False):

@@ -210,6 +210,25 @@ def test_norms_from_8_bits_compiled(store):
     assert module._outgrad_found.channels.tolist() == [5, 9]
 
 
+@pytest.mark.parametrize("store", ["e4m3", "mxfp8", "int8"])
+def test_norms_from_8_bits_on_a_device_are_compared_after_a_step(store, as_on_a_device):
+    """And their passes read nothing of the device, but where channels are chosen anew."""
+    model = nn.Sequential(*(outgrad.LayerNorm(N, store=store) for _ in range(3)))
+    x = torch.randn(32, N, generator=torch.Generator().manual_seed(1))
+    model(x).sum().backward()
+    steps = torch.optim.SGD(model.parameters(), lr=1.0)
+    steps.zero_grad()
+    model[1].weight.grad = torch.zeros(N).index_fill(0, torch.tensor(9), 1 - 1e-4)
+    model[1].bias.grad = torch.zeros(N).index_fill(0, torch.tensor(9), -1.0)
+    steps.step()
+    model(x).sum().backward()
+    assert [norm._outgrad_found.channels is not None for norm in model] == [False, True, False]
+    assert model[1]._outgrad_found.channels.tolist() == [9]
+    with Calls() as calls:
+        model(x).sum().backward()
+    assert not calls.reads and calls.all["norm_forward_8bit"] == 3
+
+
 # --- What a forward and a backward pass call ------------------------------------------------------
 
 

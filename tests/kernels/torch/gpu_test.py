@@ -43,8 +43,7 @@ def same(on_cpu, there):
     [(dtype, n) for dtype in FORMATS for n in LENGTHS if n % 8 == 0 or dtype == torch.bfloat16])
 def test_every_operator_has_the_cpus_bits(dtype, n):
     for operator, values in arguments(dtype, n):
-        # The products of an attention are PyTorch's, and norms whose y is in 8 bits run on CPUs alone.
-        if "attention" not in operator.name() and "8bit" not in operator.name():
+        if "attention" not in operator.name():  # its products are PyTorch's
             same(operator(*values), operator(*on_gpu(values)))
 
 
@@ -77,6 +76,27 @@ def test_norms_have_the_cpus_bits(dtype, rms, rows, columns):
         same((y, rstd, x_hat), library.norm_forward(*on_gpu(values)))
         values = (dy, y, columns, g, beta, rstd, rms, channels, x_hat, True, not rms)
         same(library.norm_backward(*values), library.norm_backward(*on_gpu(values)))
+
+
+# Of 4097 columns e4m3 alone, element by element.
+@pytest.mark.parametrize("store, rows, columns", [*((store, *shape) for store in library.NORM_STORES
+    for shape in ((0, 64), (3, 192), (513, 1024), (64, 4096), (5, 40_000))), ("e4m3", 7, 4097)])
+@pytest.mark.parametrize("rms", [False, True])
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_norms_from_8_bits_have_the_cpus_bits(dtype, rms, store, rows, columns):
+    generator = torch.Generator().manual_seed(rows + columns)
+    x, dy = (torch.randn(rows, columns, generator=generator).to(dtype) for _ in range(2))
+    gamma, beta = torch.rand(columns, generator=generator) + 0.5, None if rms else torch.randn(columns,
+        generator=generator)
+    side, store = torch.tensor([0, columns // 2], dtype=torch.int32), library.STORES[store].number
+    zeros = gamma.clone()
+    zeros[side.long()] = 0
+    for g, channels in ((gamma, None), (zeros, side)):
+        values = (x, columns, g, beta, 1e-5, rms, channels, store)
+        _, codes, scales, rstd, x_hat = kept = library.norm_forward_8bit(*values)
+        same(kept, library.norm_forward_8bit(*on_gpu(values)))
+        values = (dy, codes, scales, columns, g, beta, rstd, rms, channels, x_hat, True, not rms, store)
+        same(library.norm_backward_8bit(*values), library.norm_backward_8bit(*on_gpu(values)))
 
 
 @pytest.mark.parametrize("rms", [False, True])
