@@ -2,8 +2,8 @@
 // the gradients from these. One body for the host, vectors and GPUs.
 //
 // z is RN_T(RN_f32(f(a) b)), and the number beside it, in the slot, is b, so that s = RN_f32(z / b) is near
-// f(a): |s - f(a)| <= kRelative |f(a)| + kAbsolute of the fit, as long as z is finite and is normal or |b| >=
-// 1/2. f'(a) is g(s, m) of that fit, within its kT.
+// f(a): |s - f(a)| <= kRelative |f(a)| + kAbsolute of the fit, as long as z is finite and
+// above the least normal number, or |b| >= 1/2. f'(a) is g(s, m) of that fit, within its kT.
 //
 // A product that is 0, or rounds to it, says nothing of its factors. The larger of both is in the slot then,
 // and the sign of z tells which: it is free, for what multiplies or adds z tells zeros apart only by the sign
@@ -11,9 +11,9 @@
 // factor is taken for 0. So b = 0 loses nothing, nor does f(a) = 0; of factors whose product underflows the
 // one that is lost is at most sqrt(h) + h, h half the least subnormal of T.
 //
-// With a subnormal z, s is off by up to h / |b| more, and da by up to sqrt(2.01 h |b| max |f''|) |dz|
-// (docs/how_it_works.md). A z that overflows gives s = +-inf: db is infinite or NaN, and da has the limit of
-// f' for f'(a).
+// With a z that is subnormal, or the least normal number, to which a product below it may round, s is off by
+// up to h / |b| more, and da by up to sqrt(2.01 h |b| max |f''|) |dz| (docs/how_it_works.md). A z that
+// overflows gives s = +-inf: db is infinite or NaN, and da has the limit of f' for f'(a).
 #pragma once
 
 #include "kernels/eval.h"

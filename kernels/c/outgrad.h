@@ -323,7 +323,8 @@ OUTGRAD_API outgrad_status outgrad_product_forward(const outgrad_call* call);
  * format, dy, y, slot, mask, rows, n, dx and db. With db null, dx is [rows, 2 n] and holds both; otherwise
  * dx may be dy. What stands for f'(a) is within kT of <activation>_<format>_product.h of it, 0.0164 for SiLU
  * in bf16 and 0.0057 in f16, and what stands for f(a) within a relative kRelative, 2^-8 and 2^-11, as long
- * as y is finite and is normal or |b| >= 1/2; kernels/product.h says by how much otherwise. */
+ * as y is finite and above the least normal number, or |b| >= 1/2; kernels/product.h says by how much
+ * otherwise. */
 OUTGRAD_API outgrad_status outgrad_product_backward(const outgrad_call* call);
 
 /* --- Softmax over the rows of [rows, n], with codes of p ---------------------------------------- */

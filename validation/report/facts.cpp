@@ -135,6 +135,7 @@ Json facts(const Results& results) {
           {"commands",
            {{"validate", validate_command("FORMAT")},
             {"stores", kStoreCommand},
+            {"products", kProductCommand},
             {"attack", kAttackCommand},
             {"proofs", kProofCommand}}},
           {"headers", headers_of(results)},

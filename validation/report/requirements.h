@@ -59,6 +59,8 @@ inline constexpr const char* kCertificateAttackCommand =
 inline constexpr const char* kProofCommand = "./outgrad certify --coq FIT.json --run --json";
 inline constexpr const char* kStoreCommand =
     "./outgrad validate --activation all --format bf16,f16 --fit stores";
+inline constexpr const char* kProductCommand =
+    "./outgrad validate --activation all --format bf16,f16 --fit products";
 inline constexpr const char* kAttackCommand =
     "./outgrad stability --attack --evaluations 1e9 --out notebooks_data/attack/norms.json";
 

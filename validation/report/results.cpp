@@ -140,11 +140,29 @@ SweepResult read_sweep(const Node& node, const std::string& file) {
   return sweep;
 }
 
+/// A fit of a gated pair's product: what breaks a limit other than that of T counts as a wrong case.
+StoreSweep read_product(const Node& node, const std::string& file) {
+  const Node counts = node["counts"];
+  const std::int64_t numbers = patterns_of(node["format"]), pairs = counts["pairs"].count();
+  if (pairs != numbers * numbers) counts["pairs"].fail("are not all pairs of the format");
+  SweptStore store{counts["wrong_special"].count() + counts["wrong_da"].count(), node["T"]["bound"].real(),
+                   node["claims"]["T"].real(), {}, {}};
+  if (!(store.proven > 0)) node["claims"]["T"].fail("is not positive");
+  for (const Node& gate : node["gates"].items())
+    store.wrong_special += !(gate["value"].real() <= gate["limit"].real());
+  return {file, node["subject"].text(), {store}};
+}
+
 /// A file of sweeps/: of a fit, of stores, or of a shard, which is no sweep before it is merged.
 void read_own_sweep(const std::string& file, Results& results) {
   const Node node = kernels::read_json(file);
   if (node["schema"].text().starts_with("outgrad.sweep-part/")) {
     results.warnings.push_back(file + ":1: a part of a sweep, ignored");
+    return;
+  }
+  if (node["schema"].text() == "outgrad.product_sweep/1") {
+    results.store_sweeps.push_back(read_product(node, file));
+    results.files["product_sweeps"].push_back(file);
     return;
   }
   node.expect_schema("outgrad.sweep/1");

@@ -70,6 +70,9 @@ SWEEP = named_by_subject(shape(activation=text, format=text, subject=text, forei
 STORE = shape(store=text, counts=shape(patterns=count), T=MAXIMUM, under=UNDER,
               bias=absent(shape(bound=real)), proven=shape(T=real, bias=absent(real)))
 STORE_SWEEP = named_by_subject(shape(activation=text, format=text, subject=text, domains=every(STORE)))
+PRODUCT_SWEEP = shape(activation=text, format=text, subject=text, counts=shape(pairs=count),
+                      claims=shape(T=real, O=real, relative=real), T=shape(max=real, bound=real),
+                      relative=shape(bound=real), db=shape(bound=real))
 RANGE = shape(
     min=real, max=real, T=maybe(shape(bound=real)), T_wrapped=maybe(shape(bound=real)), O=real,
     bias=shape(value=real), maximum_wraps=real, under=every(shape(x=text, mass=real, rms=real)))
@@ -235,6 +238,7 @@ def tuning(problem: dict, warnings: list[str]) -> SimpleNamespace:
 READERS = {  # by their kinds in report.json; certificates are judged, and only the requirements show them
     "fits": ("outgrad.fit/3", fit), "sweeps": ("outgrad.sweep/1", SWEEP),
     "store_sweeps": ("outgrad.sweep/1", STORE_SWEEP), "foreign": ("outgrad.sweep/1", SWEEP),
+    "product_sweeps": ("outgrad.product_sweep/1", PRODUCT_SWEEP),
     "quantisers": ("outgrad.quantiser/1", QUANTISER), "fronts": ("outgrad.front/1", front),
     "stability": ("outgrad.stability/1", STABILITY), "attacks": ("outgrad.norm_attack/1", ATTACK),
     "certificates": ("outgrad.certificate_attack/1", shape()), "proofs": ("outgrad.proofs/1", PROOF),

@@ -25,9 +25,11 @@
 #include "validation/shard.h"
 #include "validation/sweep/fingerprint.h"
 #include "validation/sweep/foreign.h"
+#include "validation/sweep/product_command.h"
 #include "validation/sweep/quantiser_audit.h"
 #include "validation/sweep/shipped.h"
 #include "validation/sweep/sweep.h"
+#include "validation/sweep/sweep_gate.h"
 #include "validation/sweep/sweep_json.h"
 #include "validation/sweep/targets.h"
 
@@ -49,12 +51,6 @@ struct Arguments {
   std::string out;
   int threads = 0;
   bool json = false;
-};
-
-struct Gate {
-  std::string name;
-  double value, limit;
-  bool holds() const { return value <= limit; }
 };
 
 const FloatFormat& format_of(const std::string& name) {
@@ -86,18 +82,32 @@ std::vector<std::string> members(const std::string& list, const std::vector<std:
   return chosen;
 }
 
+bool has(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// What --activation and --format say.
+struct Wanted {
+  std::vector<std::string> activations, formats;
+
+  explicit Wanted(const Arguments& arguments) {
+    std::vector<std::string> known;
+    for (const SweptActivation* activation : swept_activations()) known.emplace_back(activation->name);
+    activations = members(arguments.activation, known, "--activation", "is not one that is swept");
+    formats = members(arguments.format, {"f32", "f16", "bf16"}, "--format", "is an unknown format");
+  }
+  bool includes(const SweptActivation& activation, std::string_view format) const {
+    return has(activations, activation.name) && has(formats, format);
+  }
+};
+
 /// The shipped kernels that --activation, --format and --fit select; without --fit, the deployed ones.
 std::vector<const Shipped*> chosen(const Arguments& arguments) {
-  std::vector<std::string> activations, fits;
-  for (const SweptActivation* activation : swept_activations()) activations.emplace_back(activation->name);
-  const auto of = members(arguments.activation, activations, "--activation", "is not one that is swept");
-  const auto formats = members(arguments.format, {"f32", "f16", "bf16"}, "--format", "is an unknown format");
-  const auto has = [](const std::vector<std::string>& names, std::string_view name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
+  const Wanted of(arguments);
+  std::vector<std::string> fits;
   std::vector<const Shipped*> candidates, result;
   for (const Shipped& one : shipped()) {
-    if (!has(of, one.activation->name) || !has(formats, one.format)) continue;
+    if (!of.includes(*one.activation, one.format)) continue;
     candidates.push_back(&one);
     if (!has(fits, one.fit)) fits.push_back(one.fit);
   }
@@ -113,6 +123,28 @@ std::vector<const Shipped*> chosen(const Arguments& arguments) {
   return result;
 }
 
+/// Whether --fit names fits of gated pairs' products, which are swept over pairs of inputs, by themselves.
+bool names_products(const Arguments& arguments) {
+  return arguments.fit == "products" || arguments.fit.find("_product") != std::string::npos;
+}
+
+std::vector<const ProductSubject*> chosen_products(const Arguments& arguments) {
+  const Wanted of(arguments);
+  std::vector<std::string> fits;
+  std::vector<const ProductSubject*> result;
+  for (const ProductSubject& one : shipped_products()) {
+    if (of.includes(*one.activation, one.format.name)) fits.push_back(one.name);
+  }
+  const auto wanted = members(arguments.fit == "products" ? "all" : arguments.fit, fits, "--fit",
+                              "is no product's fit of this activation and format");
+  for (const ProductSubject& one : shipped_products()) {
+    if (has(wanted, one.name)) result.push_back(&one);
+  }
+  if (result.empty())
+    throw SpecError("validate", "--fit", "no product of this activation and format has a fit");
+  return result;
+}
+
 /// What the forward's error may be, in ulp.
 double forward_target(const Targets& target, ForwardRegion region, bool gelu) {
   const bool near = region == ForwardRegion::near_minimum;
@@ -122,11 +154,11 @@ double forward_target(const Targets& target, ForwardRegion region, bool gelu) {
 
 /// What a sweep decides: for deployed kernels the limits of validation/sweep/targets.h, and always the claims
 /// of the header. A violation leads to exit status 1.
-std::vector<Gate> gates_of(const DomainResult& result, const Subject& subject) {
+std::vector<SweepGate> gates_of(const DomainResult& result, const Subject& subject) {
   const FloatFormat& format = subject.format;
   const Segment& all = result.all;
   if (!subject.origin.is_null()) {  // our targets do not apply to others, only what they publish
-    std::vector<Gate> claimed;
+    std::vector<SweepGate> claimed;
     if (!subject.origin.contains("claims")) return claimed;
     for (const auto& [what, limit] : subject.origin["claims"].items()) {
       const PerBranch& maxima = what == "T" ? all.total : what == "T_dx" ? all.stored : all.regret;
@@ -134,7 +166,7 @@ std::vector<Gate> gates_of(const DomainResult& result, const Subject& subject) {
     }
     return claimed;
   }
-  std::vector<Gate> gates;
+  std::vector<SweepGate> gates;
   if (!subject.code) gates.push_back({"masks other than [x >= x*]", static_cast<double>(all.wrong_mask), 0});
   gates.push_back({"NaN and infinities not as specified", static_cast<double>(all.wrong_special), 0});
   for (const Claim& claim : subject.claims) {
@@ -261,7 +293,7 @@ void print_result(const DomainResult& result, const Subject& subject) {
   if (result.max(all.from_x) >= 0)
     fmt::print("  PyTorch's formula from x   {:.6g}\n", result.max(all.from_x));
   if (subject.own_forward) print_forward(all);
-  for (const Gate& gate : gates_of(result, subject)) {
+  for (const SweepGate& gate : gates_of(result, subject)) {
     fmt::print("  {} {}: {:.6g} (at most {:.6g})\n", gate.holds() ? "holds   " : "VIOLATED", gate.name,
                gate.value, gate.limit);
   }
@@ -292,7 +324,7 @@ std::vector<DomainPart> read_parts(const std::vector<std::string>& files, Subjec
 void print_row(const DomainResult& result, const Subject& subject, double seconds) {
   const Segment& all = result.all;
   std::vector<std::string> violated;
-  for (const Gate& gate : gates_of(result, subject)) {
+  for (const SweepGate& gate : gates_of(result, subject)) {
     if (!gate.holds())
       violated.push_back(fmt::format("{} {:.6g} > {:.6g}", gate.name, gate.value, gate.limit));
   }
@@ -343,10 +375,6 @@ struct Session {
   bool speaks() const { return options.ranks->rank() == 0; }
 };
 
-nlohmann::ordered_json gate_json(const Gate& gate) {
-  return {{"name", gate.name}, {"value", gate.value}, {"limit", gate.limit}, {"holds", gate.holds()}};
-}
-
 /// Sweeps `subject` (or uses `parts` of earlier shards), prints, and writes `out`. Returns the result; its
 /// `gates` are those of the whole subject, and a shard has none.
 nlohmann::ordered_json validate_one(const Subject& subject, std::vector<DomainPart> parts,
@@ -368,7 +396,7 @@ nlohmann::ordered_json validate_one(const Subject& subject, std::vector<DomainPa
     for (const DomainResult& result : results) {
       const Subject& of = subject.of(result.domain);
       if (!run.quiet()) run.many ? print_row(result, of, seconds) : print_result(result, of);
-      for (const Gate& gate : gates_of(result, of)) {
+      for (const SweepGate& gate : gates_of(result, of)) {
         auto& each = listed.emplace_back(nlohmann::ordered_json{{"x_format", result.domain.x_format.name}});
         each.update(gate_json(gate));
         if (!subject.stores.empty()) each["store"] = of.name;
@@ -474,6 +502,15 @@ bool validate_quantiser(const ForeignFunction& function, const Arguments& argume
   return holds(json);
 }
 
+bool validate_products(const Arguments& arguments) {
+  for (const auto& [given, option] : {std::pair{!arguments.shard.empty(), "--shard"},
+                                      {!arguments.activations.empty(), "--activations"},
+                                      {arguments.x != "all", "--x"}}) {
+    if (given) throw SpecError("validate", option, "cannot be given with a product's fit");
+  }
+  return validate_products(chosen_products(arguments), arguments.out, arguments.json);
+}
+
 void check_arguments(const Arguments& arguments) {
   const auto refuse = [](bool wrong, const char* option, const char* why) {
     if (wrong) throw SpecError("validate", option, why);
@@ -568,6 +605,7 @@ bool validate(const Arguments& arguments) {
     foreign = parse_foreign(kernels::read_file(arguments.foreign), arguments.foreign);
     if (foreign->quantiser) return !run.speaks() || validate_quantiser(*foreign, arguments);
   }
+  if (names_products(arguments)) return !run.speaks() || validate_products(arguments);
   std::vector<DomainPart> parts;
   std::vector<Swept> subjects = subjects_of(arguments, foreign ? &*foreign : nullptr, parts);
   if (!run.merges) confine(subjects, swept);
@@ -605,7 +643,8 @@ void add_validate(CLI::App& app, int& status) {
   command->add_option("--format", arguments->format, "Formats of y, a list or all: f32, f16, bf16");
   command->add_option("--fit", arguments->fit,
                       "Backward fits by the name of their header, a list, or all (default: the deployed "
-                      "ones); stores: all codes, y with its branch, and y in 8 or 4 bits");
+                      "ones); stores: all codes, y with its branch, and y in 8 or 4 bits; products: those of a "
+                      "gated pair's product, over all pairs of inputs");
   command->add_option("--x", arguments->x,
                       "Which x: own (those of the format of y), f32 (every f32), all (both; default)");
   command->add_option(

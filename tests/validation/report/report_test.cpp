@@ -456,6 +456,26 @@ TEST_F(Report, ShardsAreNoSweep) {
   EXPECT_EQ(results.warnings.size(), 2u);
 }
 
+TEST_F(Report, AProductBeyondWhatItsHeaderProvesFails) {
+  const Json sound = Json::parse(
+      kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/sweeps/silu_bf16_product.json"));
+  const auto failed_with = [&](const char* place, const Json& value) {
+    Json sweep = sound;
+    if (*place) sweep[Json::json_pointer(place)] = value;
+    write("sweeps/silu_bf16_product.json", sweep.dump());
+    const std::vector<Requirement> rows = requirements(read());
+    return std::count_if(rows.begin(), rows.end(), [](const Requirement& row) {
+      return row.format == "stores" && row.verdict() == RequirementVerdict::fail;
+    });
+  };
+  EXPECT_EQ(failed_with("", {}), 0);
+  EXPECT_EQ(failed_with("/T/bound", 0.0164), 1);
+  EXPECT_EQ(failed_with("/gates/1/value", 0.0039), 1) << "z / b is not that near";
+  EXPECT_EQ(failed_with("/counts/wrong_special", 1), 1);
+  EXPECT_THROW(failed_with("/counts/pairs", 65536), kernels::SpecError) << "not all pairs";
+  EXPECT_THROW(failed_with("/claims/T", 0), kernels::SpecError);
+}
+
 TEST_F(Report, AStoreBeyondWhatItsHeaderProvesFails) {
   const Json sound = Json::parse(
       kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/sweeps/gelu_code_bf16.json"));

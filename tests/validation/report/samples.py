@@ -156,7 +156,8 @@ def write(repository: Path, folder: Path) -> None:
         shutil.copy(repository / "kernels/generated" / f"{name}.h", folder / "generated")
         for part in ("fits", "sweeps"):
             shutil.copy(committed / part / f"{name}.json", folder / part)
-    shutil.copy(committed / "sweeps/gelu_code_bf16.json", folder / "sweeps")
+    for name in ("gelu_code_bf16", "silu_bf16_product"):
+        shutil.copy(committed / "sweeps" / f"{name}.json", folder / "sweeps")
     shutil.copy(committed / "proofs/gelu_bf16.json", folder / "proofs")
     samples = {"stability/checkpoint.json": stability(), "pareto/gelu_bf16.json": pareto(),
                "attack/norms.json": attack(),

@@ -23,6 +23,7 @@
 #include "kernels/generated/softplus_bf16.h"
 #include "kernels/generated/tanh_bf16.h"
 #include "kernels/support/files.h"
+#include "validation/sweep/product_sweep.h"
 #include "validation/sweep/subject.h"
 
 namespace outgrad::validation {
@@ -64,16 +65,17 @@ TEST(Shipped, ListsEveryCommittedBackwardHeader) {
     listed.insert(one.fit);
     deployed[{std::string(one.activation->name), one.format}] += one.deployed;
   }
+  for (const ProductSubject& one : shipped_products()) listed.insert(one.name);
   for (const auto& entry :
        std::filesystem::directory_iterator(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated")) {
     const std::string name = entry.path().stem().string();
     const bool other = name.find("_forward") != std::string::npos || name.starts_with("tuned_") ||
                        entry.path().extension() != ".h";
-    // No kernel runs gelu_f32_rel; the error of a y in MXFP8 depends on its block, direct tables in 8 bits
-    // have few entries, and quotients are about two inputs: `check` goes through these.
+    // No kernel runs gelu_f32_rel; the error of a y in MXFP8 depends on its block, and direct tables in 8 bits
+    // have few entries: `check` goes through these.
     const bool checked =
         name == "gelu_f32_rel" ||
-        std::ranges::any_of(std::array{"_e4m3", "_e5m2", "_mxfp8", "_product"},
+        std::ranges::any_of(std::array{"_e4m3", "_e5m2", "_mxfp8"},
                             [&](const char* format) { return name.find(format) != std::string::npos; });
     if (!other && !checked) committed.insert(name);
   }
@@ -105,6 +107,15 @@ TEST(Shipped, EveryCommittedSweepIsOfWhatIsThere) {
       EXPECT_EQ(domain.at("x_format"), subject.domains()[k].x_format.name) << file;
       EXPECT_EQ(domain.at("counts").at("patterns"), subject.domains()[k].size()) << file;
     }
+    for (const auto& gate : sweep.at("gates"))
+      EXPECT_TRUE(gate.at("holds").get<bool>()) << file << ' ' << gate.at("name");
+  }
+  for (const ProductSubject& one : shipped_products()) {
+    const std::string file = (folder / (one.name + ".json")).string();
+    files.insert(file);
+    const auto sweep = nlohmann::json::parse(kernels::read_file(file));
+    EXPECT_EQ(sweep.at("identity"), one.identity) << file;
+    EXPECT_EQ(sweep.at("counts").at("pairs"), std::int64_t{1} << 32) << file;
     for (const auto& gate : sweep.at("gates"))
       EXPECT_TRUE(gate.at("holds").get<bool>()) << file << ' ' << gate.at("name");
   }

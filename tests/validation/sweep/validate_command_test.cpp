@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -48,6 +49,27 @@ TEST_F(ValidateCommand, RefusesBadInput) {
   EXPECT_THROW(run({"--merge", file("garbage")}), SpecError);
   EXPECT_THROW(run({"--format", "f32", "--threads", "-1"}), SpecError);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1) << "nothing was written";
+}
+
+TEST_F(ValidateCommand, RefusesWhatProductsHaveNot) {
+  const auto refused = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments{"--activation", "silu", "--format", "bf16",
+                                       "--fit", "silu_bf16_product", "--out", file("out")};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    EXPECT_THROW(run(arguments), kernels::SpecError) << more.back();
+  };
+  refused({"--shard", "1/2"});
+  refused({"--x", "own"});
+  refused({"--activations", file("histogram")});
+  for (const auto& [activation, format, fit] :
+       {std::array{"mish", "bf16", "products"}, {"silu", "f32", "products"},
+        {"silu", "f16", "silu_bf16_product"}, {"gelu", "bf16", "silu_bf16_product"},
+        {"silu", "bf16", "silu_bf16,silu_bf16_product"}}) {
+    EXPECT_THROW(run({"--activation", activation, "--format", format, "--fit", fit, "--out", file("out")}),
+                 kernels::SpecError)
+        << activation << ' ' << format << ' ' << fit;
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 0) << "nothing was written";
 }
 
 /// A part with a digest of its own.

@@ -12,7 +12,7 @@ SECTIONS = (
     ("Sweep coverage", coverage.coverage, ("sweeps", "foreign")),
     ("Errors as x have them", errors.often, ("sweeps", "foreign")),
     ("Beside others", others.others, ("foreign", "quantisers")),
-    ("Bits kept against the error of the gradient", others.bits, ("fronts", "store_sweeps")),
+    ("Bits kept against the error of the gradient", others.bits, ("fronts", "store_sweeps", "product_sweeps")),
     ("Bytes kept", studies.bytes_kept, ("ledgers",)),
     ("Training", studies.training, ("training",)),
     ("Requirements", summary.requirements, ()),

@@ -13,6 +13,7 @@ KINDS = {
     "sweeps": ("sweep", "exhaustive sweep", "exhaustive sweeps"),
     "store_sweeps": ("sweep", "sweep of codes and of y with its branch",
                      "sweeps of codes and of y with its branch"),
+    "product_sweeps": ("sweep", "sweep of a gated pair's product", "sweeps of gated pairs' products"),
     "foreign": ("audit", "sweep of others' coefficients", "sweeps of others' coefficients"),
     "quantisers": ("audit", "audit of a quantiser", "audits of quantisers"),
     "fronts": ("front of bits", "front of bits and errors", "fronts of bits and errors"),

@@ -197,6 +197,14 @@ def store_row(sweep: SimpleNamespace, store: SimpleNamespace) -> list:
     return [*row, red_if(not bias <= proven, three_digits_up(bias)), three_digits_up(proven)]
 
 
+def product_row(sweep: SimpleNamespace) -> list:
+    found, claims = sweep.T.bound, sweep.claims
+    return [sweep.subject, sweep.format, grouped(sweep.counts.pairs), three_digits_up(claims.T),
+            scientific(sweep.T.max), red_if(not found <= claims.T, rounded_up(found / claims.T, 6)),
+            scientific(claims.O), scientific(claims.relative),
+            red_if(not sweep.relative.bound <= claims.relative, scientific(sweep.relative.bound))]
+
+
 def bits(results: Results) -> list[dict]:
     blocks = []
     if not results.fronts:
@@ -219,4 +227,13 @@ def bits(results: Results) -> list[dict]:
              "found / proven", "<at x =", "rms\nN(0, 1^2)", "bias\nN(0, 1^2)",
              "bias of one x\ndithered, found", "bias of one x\nproven"],
             [store_row(sweep, store) for sweep in results.store_sweeps for store in sweep.domains]))
+    if results.product_sweeps:
+        blocks.append(table(
+            "Gated pairs act(a) b of which the product, b and a bit are kept, over every pair (a, b) of the "
+            "format: the largest error of act'(a), beside the bound that is proven for all reals and the least "
+            "that any function of what is kept can have, and the relative error of product / b.",
+            results.commands["products"],
+            ["<header", "<a and b in", "pairs", "largest error\nproven", "largest error\nfound",
+             "found / proven", "least possible\nproven", "product / b\nproven", "product / b\nfound"],
+            [product_row(sweep) for sweep in results.product_sweeps]))
     return blocks
