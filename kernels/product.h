@@ -2,8 +2,8 @@
 // the gradients from these. One body for the host, vectors and GPUs.
 //
 // z is RN_T(RN_f32(f(a) b)), and the number beside it, in the slot, is b, so that s = RN_f32(z / b) is near
-// f(a): |s - f(a)| <= kRelative |f(a)| + kAbsolute of the fit, as long as z is finite and
-// above the least normal number, or |b| >= 1/2. f'(a) is g(s, m) of that fit, within its kT.
+// f(a): |s - f(a)| <= kRelative |f(a)| + kAbsolute of the fit, as long as z is finite and above the least
+// normal number, or |b| >= 1/2. f'(a) is g(s, m) of that fit, within its kT.
 //
 // A product that is 0, or rounds to it, says nothing of its factors. The larger of both is in the slot then,
 // and the sign of z tells which: it is free, for what multiplies or adds z tells zeros apart only by the sign

@@ -135,8 +135,7 @@ struct OutputCodes {
     OUTGRAD_UNROLL
     for (int k = 0; k < kOctet; ++k) range.include(y[k]);
     OUTGRAD_UNROLL
-    for (int apart = 1; apart < kLanes; apart *= 2)
-      range.join(lanes, apart);
+    for (int apart = 1; apart < kLanes; apart *= 2) range.join(lanes, apart);
     if (count == 0) return;
     const Scale scale = range.scale();
     store_codes<Wide>(static_cast<u8*>(to.codes) + row * n + at, range.codes(y, scale));

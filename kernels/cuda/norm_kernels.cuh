@@ -865,7 +865,8 @@ inline constexpr int kSlotSumBlocks = kCodeScales<Store> == CodeScales::none ? 0
 // blocks_across) + threadIdx.x of the a.own_slots slots of row b / blocks_across of sums. It runs before
 // norm_backward, because norm_backward's dx may overwrite dy.
 template <Norm N, class T, class Store = void>
-__global__ void __launch_bounds__(kColumnThreads, kSlotSumBlocks<Store>) norm_slot_sums(NormBackwardArrays<T> a) {
+__global__ void __launch_bounds__(kColumnThreads, kSlotSumBlocks<Store>)
+    norm_slot_sums(NormBackwardArrays<T> a) {
   constexpr int kLevels = 4;
   [[maybe_unused]] constexpr int kRowsAtOnce = kCodeScales<Store> == CodeScales::none ? 4 : 2;
   static_assert(kMostBlockSlots == 1 << kLevels);

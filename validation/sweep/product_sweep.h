@@ -79,11 +79,20 @@ std::string identity_of(const ProductSubject& subject);
 const std::vector<ProductSubject>& shipped_products();
 
 enum class PairKind {
-  normal, subnormal, small_b, b_is_zero, f_is_zero, beside_b, beside_f, overflow, special
+  normal,
+  subnormal,
+  small_b,
+  b_is_zero,
+  f_is_zero,
+  beside_b,
+  beside_f,
+  overflow,
+  special
 };
 inline constexpr int kPairKinds = 9;
-inline constexpr std::array<const char*, kPairKinds> kPairKindNames{
-    "normal", "subnormal", "small_b", "b_is_zero", "f_is_zero", "beside_b", "beside_f", "overflow", "special"};
+inline constexpr std::array<const char*, kPairKinds> kPairKindNames{"normal",    "subnormal", "small_b",
+                                                                    "b_is_zero", "f_is_zero", "beside_b",
+                                                                    "beside_f",  "overflow",  "special"};
 
 /// A figure and the pair that it is of; below 0: none was seen.
 struct PairMaximum {

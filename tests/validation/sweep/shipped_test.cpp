@@ -73,10 +73,10 @@ TEST(Shipped, ListsEveryCommittedBackwardHeader) {
                        entry.path().extension() != ".h";
     // No kernel runs gelu_f32_rel; the error of a y in MXFP8 depends on its block, and direct tables in 8 bits
     // have few entries: `check` goes through these.
-    const bool checked =
-        name == "gelu_f32_rel" ||
-        std::ranges::any_of(std::array{"_e4m3", "_e5m2", "_mxfp8"},
-                            [&](const char* format) { return name.find(format) != std::string::npos; });
+    const bool checked = name == "gelu_f32_rel" ||
+                         std::ranges::any_of(std::array{"_e4m3", "_e5m2", "_mxfp8"}, [&](const char* format) {
+                           return name.find(format) != std::string::npos;
+                         });
     if (!other && !checked) committed.insert(name);
   }
   EXPECT_EQ(listed, committed);
