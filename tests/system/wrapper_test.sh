@@ -210,6 +210,9 @@ wrapper 0 fit x.json
 rm -r "$sandbox/first"
 env PATH="$stubs:$PATH" LOG="$log" "${environment[@]}" python3 -c 'import pty, sys; pty.spawn(sys.argv[1:])' \
   "$checkout/outgrad" fit x.json >"$sandbox/said" </dev/null
+for bar in 'configuring \[  *##########\|configuring \[##########' 'building \[  *\]'; do
+  grep -q "outgrad: $bar" "$sandbox/said" || fail "no '$bar' before the first step: $(cat -v "$sandbox/said")"
+done
 for bar in '\[#######  *\] 1/4, [0-9]*:[0-9][0-9] left' \
   '\[##############################\] 4/4, 0:00 left'; do
   grep -q "outgrad: building $bar" "$sandbox/said" ||
