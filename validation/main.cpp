@@ -41,7 +41,8 @@ void add_check(CLI::App& app, int& status) {
       if (!arguments->form) fmt::print("{}", validation::to_text(reports.back()));
       if (reports.back().verdict() != validation::Verdict::Holds) status = kernels::kExitViolated;
     }
-    if (arguments->form) kernels::print_result(arguments->form, validation::to_json(reports), "files.findings");
+    if (arguments->form)
+      kernels::print_result(arguments->form, validation::to_json(reports), "files.findings");
   });
 }
 

@@ -79,8 +79,8 @@ int confirm(const Fit& fit, const std::vector<WitnessScript>& scripts, const std
   return proven_a == all_a && proven_b == all_b ? kernels::kExitHolds : kernels::kExitViolated;
 }
 
-/// Has Coq check the bounds, and says how each fared; with a `form`, the result goes to stdout and these lines
-/// to stderr. @return exit status.
+/// Has Coq check the bounds, and says how each fared; with a `form`, the result goes to stdout and these
+/// lines to stderr. @return exit status.
 int confirm_by_coq(const Fit& fit, const coq::Groups& groups, const std::string& folder, double limit_s,
                    int threads, const kernels::ResultForm& form) {
   std::FILE* const lines = form ? stderr : stdout;
@@ -130,7 +130,8 @@ int confirm_by_coq(const Fit& fit, const coq::Groups& groups, const std::string&
                fit.name,
                coq::has_kernel(fit) ? "that one is for all rows" : "Coq's library has no such kernel");
   if (form)
-    kernels::print_result(form, kernels::parse_json<nlohmann::ordered_json>(coq::to_json(checked, fit)), "bounds");
+    kernels::print_result(form, kernels::parse_json<nlohmann::ordered_json>(coq::to_json(checked, fit)),
+                          "bounds");
   return checked.holds() ? kernels::kExitHolds : kernels::kExitViolated;
 }
 
@@ -279,8 +280,9 @@ void add_certify(CLI::App& app, int& status) {
       ->add_option("--threads", arguments->threads,
                    "scripts at a time, 0 for one a processor, or with --coq for two")
       ->check(kernels::in_range(0, 1024));
-  kernels::add_result_form(*command, arguments->form,
-                           "what was proven with --coq --run (schema outgrad.proofs/1; its lines go to stderr)");
+  kernels::add_result_form(
+      *command, arguments->form,
+      "what was proven with --coq --run (schema outgrad.proofs/1; its lines go to stderr)");
   command->add_option(
       "--beside", arguments->beside,
       "specification: fit its pieces by us and by Sollya's fpminimax, and print times and bounds");

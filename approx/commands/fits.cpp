@@ -220,8 +220,9 @@ void add_fit(CLI::App& app, int& status) {
     if (form.csv)
       kernels::print_result(form, kernels::parse_json<nlohmann::ordered_json>(text), "");
     else
-      fmt::print("{}\n", form ? text
-                              : std::visit([&](const auto& model) { return summary(result, model); }, result.model));
+      fmt::print(
+          "{}\n",
+          form ? text : std::visit([&](const auto& model) { return summary(result, model); }, result.model));
   });
 }
 

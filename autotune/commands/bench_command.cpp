@@ -30,9 +30,9 @@ struct BenchOptions {
 };
 
 Mode bench_mode(const char* name) {
-  static constexpr std::string_view kOptions[] = {"--csv",    "--device", "--elements", "--format",
-                                                  "--json",   "--kernel", "--out",      "--rounds",
-                                                  "--seed",   "--shape",  "--stores",   "--tuned"};
+  static constexpr std::string_view kOptions[] = {"--csv",  "--device", "--elements", "--format",
+                                                  "--json", "--kernel", "--out",      "--rounds",
+                                                  "--seed", "--shape",  "--stores",   "--tuned"};
   return {"bench", name, kOptions};
 }
 
@@ -76,11 +76,10 @@ int kernels_mode(const Words& words) {
     show(options, groups,
          run_bench(format, bench_elements(format, options.elements), options.rounds, options.seed));
   if (options.form)
-    kernels::print_result(options.form,
-                          json{{"schema", "outgrad.bench/1"},
-                               {"device", to_json(device_record(cpu))},
-                               {"groups", groups}},
-                          "groups.cases");
+    kernels::print_result(
+        options.form,
+        json{{"schema", "outgrad.bench/1"}, {"device", to_json(device_record(cpu))}, {"groups", groups}},
+        "groups.cases");
   return kernels::kExitHolds;
 }
 

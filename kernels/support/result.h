@@ -65,9 +65,9 @@ void collect(const Json& list, const std::string& inner, std::vector<Row>& rows)
 
 }  // namespace csv
 
-// A table with a head and a row for each element of a list: `lists` is the key of the list in the document, or
-// "outer.inner" for lists in the elements of one, without "outer" where the document itself is the list or the
-// only element. Columns are those of all rows, in the order in which they come first.
+// A table with a head and a row for each element of a list: `lists` is the key of the list in the document,
+// or "outer.inner" for lists in the elements of one, without "outer" where the document itself is the list or
+// the only element. Columns are those of all rows, in the order in which they come first.
 template <class Json>
 std::string to_csv(const Json& document, std::string_view lists) {
   const std::size_t dot = std::min(lists.find('.'), lists.size());

@@ -95,8 +95,7 @@ int run_norms(const NormArguments& arguments) {
   const auto begin = std::chrono::steady_clock::now();
   const std::vector<AttackResult> results = attack_all(options);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  if (!arguments.out.empty())
-    kernels::write_file(arguments.out, to_json(options, results).dump(-1) + "\n");
+  if (!arguments.out.empty()) kernels::write_file(arguments.out, to_json(options, results).dump(-1) + "\n");
   if (arguments.form) {
     kernels::print_result(arguments.form, to_json(options, results), "cases");
   } else {

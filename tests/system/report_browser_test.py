@@ -1,5 +1,5 @@
-"""The report in a real browser: Chromium without a window, on a telephone, on two desktops, in the dark and on
-paper. No figure is cut, no label of a plot covers another, and every text can be read.
+"""The report in a real browser: Chromium without a window, on a telephone, on two desktops, in the dark and
+on paper. No figure is cut, no label of a plot covers another, and every text can be read.
 
 Usage: report_browser_test.py REPOSITORY BUILD. Speaks the DevTools protocol over pipes, so it needs the
 standard library alone and no network. Exit status 77 (skipped) without Chromium, jinja2 or matplotlib;
@@ -26,10 +26,11 @@ LEAST_CONTRAST, OF_LARGE = 4.5, 3.0  # WCAG 2.1, level AA (1.4.3)
 PYTHONS = ([os.environ["OUTGRAD_PYTHON"]] if os.environ.get("OUTGRAD_PYTHON")
            else ["python3", "/usr/bin/python3"])
 SECONDS = 1200  # for everything; a quiet machine needs 20
-# Fewer would mean that a section was lost: 4 that answer, 4 for each of three formats, 3 of T against O, 8 activations'
-# fronts and more.
+# Fewer would mean that a section was lost: 4 that answer, 4 for each of three formats, 3 of T against O, 8
+# activations' fronts and more.
 LEAST_PLOTS = 40
-SECTIONS = ["Four pictures", "What is kept", "Speed", "What was made when", "Error curves", "T against O", "What to choose from", "Channel stability",
+SECTIONS = ["Four pictures", "What is kept", "Speed", "What was made when", "Error curves", "T against O",
+            "What to choose from", "Channel stability",
             "Norm bounds under attack", "Sweep coverage", "Errors as x have them",
             "Beside others", "Bits kept against the error of the gradient", "Bytes kept", "Training",
             "Requirements", "Errors, kept apart", "Forward",
@@ -199,7 +200,7 @@ def check_picture(png, name, dark):
 # The page as it opens, with the appendix folded.
 FOLDED = """(() => ({
   height: document.documentElement.scrollHeight,
-  appendix: document.getElementById('appendix').checkVisibility() && !document.getElementById('appendix').open,
+  appendix: (e => e.checkVisibility() && !e.open)(document.getElementById('appendix')),
   verdict: document.querySelector('.verdict').getBoundingClientRect().bottom,
   tiles: document.querySelector('.tiles').getBoundingClientRect().bottom,
   begins: document.querySelector('.verdict').textContent.slice(0, 2),
@@ -245,14 +246,16 @@ TEXTS = """(([least, contrast, of_large]) => {
   const shown = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const e = walker.currentNode.parentElement;
-    if (walker.currentNode.textContent.trim() && !e.closest('title, style') && e.checkVisibility()) shown.push(e);
+    const seen = !e.closest('title, style') && e.checkVisibility();
+    if (seen && walker.currentNode.textContent.trim()) shown.push(e);
   }
   for (const e of new Set(shown)) {
     const style = getComputedStyle(e), svg = e.closest('svg'), said = e.textContent.trim().slice(0, 40);
     const scale = svg ? svg.getBoundingClientRect().width / svg.viewBox.baseVal.width : 1;
     const size = parseFloat(style.fontSize) * scale;
     if (size < least - 0.01) small.push(`${size.toFixed(1)} px: ${said}`);
-    const [one, other] = [parts(svg ? style.fill : style.color), below(svg ? svg.parentElement : e)].map(light);
+    const colours = [parts(svg ? style.fill : style.color), below(svg ? svg.parentElement : e)];
+    const [one, other] = colours.map(light);
     const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
     const large = size >= 24 || size >= 18.66 && style.fontWeight >= 700;
     if (ratio < (large ? of_large : contrast)) faint.push(`${ratio.toFixed(2)}: ${said}`);

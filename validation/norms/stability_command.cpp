@@ -307,9 +307,9 @@ void run(Arguments& arguments) {
   const std::vector<Layer> layers = analyse_all(arguments);
   // Names of zip entries may contain any bytes, but JSON is UTF-8.
   if (!arguments.out.empty())
-    kernels::write_file(arguments.out, document(arguments, layers)
-                                               .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-                                           "\n");
+    kernels::write_file(
+        arguments.out,
+        document(arguments, layers).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   if (arguments.form) {
     kernels::print_result(arguments.form, document(arguments, layers), "norms");
   } else {

@@ -51,8 +51,8 @@ def figure(caption: str, command: str, plots: list[dict]) -> dict:
 
 
 def plot(title: str, heading: str, x: dict, y: dict, series: list[dict], height: int = 275) -> dict:
-    """Its sizes are pixels at 100%: as wide as a telephone's screen has room for, so that it is only enlarged,
-    and no letter is ever smaller than it is drawn."""
+    """Its sizes are pixels at 100%: as wide as a telephone's screen has room for, so that it is only
+    enlarged, and no letter is ever smaller than it is drawn."""
     return {"title": title, "heading": heading, "x": x, "y": y, "series": series, "width": 330,
             "height": height}
 

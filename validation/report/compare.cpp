@@ -27,8 +27,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kConfidence = 0.99;
 
-/// Of n values in order, the k-th from either end: the widest of such intervals that is not needed is left out.
-/// The median lies below the k-th of n with the chance of fewer than k heads in n throws.
+/// Of n values in order, the k-th from either end: the widest of such intervals that is not needed is left
+/// out. The median lies below the k-th of n with the chance of fewer than k heads in n throws.
 std::size_t place_of_bound(std::size_t n) {
   double chance = std::pow(0.5, static_cast<double>(n)), below = 0;
   std::size_t k = 0;
@@ -49,7 +49,8 @@ void read_maxima(const Node& domain, const std::string& of, std::vector<Comparab
   }
   for (const char* name : {"T_over_O", "rms_T"})
     if (domain.has(name)) figures.push_back({.of = of, .quantity = name, .value = domain[name].real()});
-  if (domain.has("bias")) figures.push_back({.of = of, .quantity = "bias", .value = domain["bias"]["bound"].real()});
+  if (domain.has("bias"))
+    figures.push_back({.of = of, .quantity = "bias", .value = domain["bias"]["bound"].real()});
   for (const char* name : {"misrounded", "wrong_mask", "wrong_special"}) {
     if (!domain["counts"].has(name)) continue;
     const auto count = static_cast<double>(domain["counts"][name].count());
@@ -105,8 +106,8 @@ void read_store_bench(const Node& node, ComparedFile& result) {
   result.machine = machine_of(node["device"]);
   for (const Node& group : node["groups"].items()) {
     for (const Node& store : group["stores"].items()) {
-      const std::string of = fmt::format("{} {}: {}", group["format"].text(), group["layer"].text(),
-                                         store["store"].text());
+      const std::string of =
+          fmt::format("{} {}: {}", group["format"].text(), group["layer"].text(), store["store"].text());
       for (const char* way : {"forward", "backward"}) {
         const Node ratio = store[way];
         if (ratio["median"].null()) continue;  // too noisy for a figure
@@ -126,8 +127,8 @@ ComparedFile read_tuning(const std::string& file) {
   std::map<Problem, std::vector<const autotune::Record*>> all;
   for (const autotune::Record& record : database.records) {
     if (!record.is_of_a_variant()) continue;
-    const std::string size = record.cols > 0 ? fmt::format("{}x{}", record.rows, record.cols)
-                                             : fmt::format("{}", record.elements);
+    const std::string size =
+        record.cols > 0 ? fmt::format("{}x{}", record.rows, record.cols) : fmt::format("{}", record.elements);
     all[{record.kernel, record.format, size}].push_back(&record);
   }
   if (all.empty()) throw kernels::SpecError(file, "line 1", "has no records of the tuner");
@@ -139,9 +140,9 @@ ComparedFile read_tuning(const std::string& file) {
     });
     if (won == records.rend()) continue;
     const autotune::SpeedupRecord& ratio = *(*won)->speedup;
-    result.figures.push_back(speed(fmt::format("{} {}, {}", std::get<1>(problem), std::get<0>(problem),
-                                               std::get<2>(problem)),
-                                   "over default", ratio.median, ratio.low, ratio.high));
+    result.figures.push_back(
+        speed(fmt::format("{} {}, {}", std::get<1>(problem), std::get<0>(problem), std::get<2>(problem)),
+              "over default", ratio.median, ratio.low, ratio.high));
   }
   const auto& device = database.records.back().run.device;
   const nlohmann::json described = to_json(device);
@@ -205,7 +206,8 @@ ComparedFile read_compared(const std::string& file) {
   if (!std::filesystem::is_regular_file(file)) throw kernels::SpecError(file, "file", "is no file");
   if (std::filesystem::path(file).extension() == ".jsonl") return read_tuning(file);
   const Node node(kernels::parse_json(kernels::read_file(file), file), file);
-  ComparedFile result{.file = file, .schema = node["schema"].text(), .subject = {}, .machine = {}, .figures = {}};
+  ComparedFile result{
+      .file = file, .schema = node["schema"].text(), .subject = {}, .machine = {}, .figures = {}};
   const std::array<std::pair<const char*, void (*)(const Node&, ComparedFile&)>, 3> readers{
       {{"outgrad.sweep/1", read_sweep},
        {"outgrad.bench/1", read_bench},
@@ -240,7 +242,8 @@ std::vector<Difference> compare(const ComparedFile& a, const ComparedFile& b) {
   return differences;
 }
 
-std::string to_text(const ComparedFile& a, const ComparedFile& b, const std::vector<Difference>& differences) {
+std::string to_text(const ComparedFile& a, const ComparedFile& b,
+                    const std::vector<Difference>& differences) {
   std::string text = fmt::format("A: {}\nB: {}\n", a.file, b.file);
   if (a.machine != b.machine)
     text += fmt::format("The machines differ: {}; {}. Times of two machines are not those of two programs.\n",

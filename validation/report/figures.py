@@ -19,9 +19,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
 from matplotlib.transforms import blended_transform_factory, offset_copy
 
-# On white paper and light screens; on dark ones. tests/validation/report/figures_test.py computes that readers
-# without red or green cones (deuteranopia, protanopia) tell any two apart, and that each stands out from its
-# paper. `line` and `ink` are those of grids and words.
+# On white paper and light screens; on dark ones. tests/validation/report/figures_test.py computes that
+# readers without red or green cones (deuteranopia, protanopia) tell any two apart, and that each stands out
+# from its paper. `line` and `ink` are those of grids and words.
 COLOURS = {"blue": ("#0f3bff", "#21678c"), "pale": ("#179de1", "#20dbff"), "orange": ("#ec6200", "#f4a113"),
            "red": ("#8c090d", "#e6001a"), "green": ("#348d65", "#3a9168"), "violet": ("#6c0973", "#d039e6"),
            "grey": ("#6b7280", "#8a94a0"), "line": ("#e0e4e8", "#30363d"), "ink": ("#1c2128", "#e8ecf0")}
@@ -29,7 +29,8 @@ GREY, LINE, INK = (COLOURS[name][0] for name in ("grey", "line", "ink"))
 VARIABLES = {light: f"var(--plot-{name})" for name, (light, _) in COLOURS.items()}
 # With every colour goes a dash, a marker and a hatch of its own: a plot reads the same without colours.
 DASHES = {"blue": "-", "orange": (0, (5, 2)), "green": (0, (6, 2, 1.5, 2)), "red": (0, (1.5, 1.5)),
-          "violet": (0, (8, 2, 1.5, 2, 1.5, 2)), "pale": (0, (3, 1.5)), "grey": (0, (2, 3)), "ink": (0, (12, 2))}
+          "violet": (0, (8, 2, 1.5, 2, 1.5, 2)), "pale": (0, (3, 1.5)), "grey": (0, (2, 3)),
+          "ink": (0, (12, 2))}
 MARKERS = {"blue": "o", "orange": "s", "green": "^", "red": "D", "violet": "v", "pale": "P", "grey": "x",
            "ink": "*"}
 HATCHES = {"blue": "", "pale": "", "orange": "////", "red": "xxxx"}
@@ -173,7 +174,8 @@ def place_notes(axes, plot):
                       and box[1] >= inside.y0 and box[3] <= inside.y1)
             if note and within and not any(overlap(box, other) for other in taken):
                 taken.append(box)
-                axes.annotate(note, (x + dx, y + dy + 3), xycoords="figure pixels", fontsize=LETTER, color=INK)
+                axes.annotate(note, (x + dx, y + dy + 3), xycoords="figure pixels", fontsize=LETTER,
+                              color=INK)
                 break
 
 

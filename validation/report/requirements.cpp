@@ -182,9 +182,10 @@ void add_proofs(const Results& results, std::vector<Requirement>& rows) {
     for (const CoqBound& bound : proof.bounds) files += bound.files, open += bound.files - bound.proven;
     if (proof.unlisted > 0 || !proof.holds) ++open;
   }
-  rows.push_back({"certificates", files > 0 ? fmt::format("refused by Coq, of {} files", files) : "refused by Coq",
-                  Requirement::Kind::count, 0.0, files > 0 ? std::optional<double>(open) : std::nullopt, "proven",
-                  kProofCommand, origin_of(results, results.proofs)});
+  rows.push_back({"certificates",
+                  files > 0 ? fmt::format("refused by Coq, of {} files", files) : "refused by Coq",
+                  Requirement::Kind::count, 0.0, files > 0 ? std::optional<double>(open) : std::nullopt,
+                  "proven", kProofCommand, origin_of(results, results.proofs)});
 }
 
 /// The bounds of functions that are the user's own. Nothing is required of them; what their headers claim,

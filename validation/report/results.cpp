@@ -431,7 +431,8 @@ Results read_results(const std::string& folder, const std::string& headers) {
   for (const std::string& file : files("proofs"))
     results.proofs.push_back(read_proof(file)), list("proofs", file);
   for (const std::string& file : files("studies")) {
-    for (const auto& [name, kind] : {std::pair("ledger.json", "ledgers"), {"ledger_llama.json", "llama_ledgers"},
+    for (const auto& [name, kind] : {std::pair("ledger.json", "ledgers"),
+                                     {"ledger_llama.json", "llama_ledgers"},
                                      {"package_speed.json", "speeds"}})
       if (is(file, name)) list(kind, file);
   }

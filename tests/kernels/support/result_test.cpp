@@ -43,8 +43,11 @@ TEST(Result, ADocumentMayBeTheListOrTheOnlyRow) {
 
 // RFC 4180: what a reader would take for the end of a cell is quoted, and a quote is doubled.
 TEST(Result, TextStaysOneCell) {
-  for (const auto& [text, cell] : {std::pair("a,b", "\"a,b\""), {"say \"x\"", "\"say \"\"x\"\"\""},
-                                   {"two\nlines", "\"two\nlines\""}, {"plain", "plain"}, {"", ""}})
+  for (const auto& [text, cell] : {std::pair("a,b", "\"a,b\""),
+                                   {"say \"x\"", "\"say \"\"x\"\"\""},
+                                   {"two\nlines", "\"two\nlines\""},
+                                   {"plain", "plain"},
+                                   {"", ""}})
     EXPECT_EQ(to_csv(Json{{"k", text}}, ""), std::string("k\r\n") + cell + "\r\n");
 }
 

@@ -29,9 +29,7 @@ class Compare : public testing::Test {
     kernels::write_file(folder_ / name, json.dump());
     return folder_ / name;
   }
-  static Json committed(const std::string& name) {
-    return Json::parse(kernels::read_file(kData + name));
-  }
+  static Json committed(const std::string& name) { return Json::parse(kernels::read_file(kData + name)); }
   /// How often each change occurs between the file that is committed and what `edit` makes of it.
   std::map<Change, int> changes(const std::string& name, const std::function<void(Json&)>& edit) const {
     Json json = committed(name);
@@ -99,9 +97,8 @@ TEST_F(Compare, WhatIsTimedChangesBeyondItsIntervals) {
 }
 
 TEST_F(Compare, WhatOneAloneHasIsSaid) {
-  const auto found = changes("bench/stores.json", [](Json& bench) {
-    bench["groups"][0]["stores"][0]["store"] = "another";
-  });
+  const auto found =
+      changes("bench/stores.json", [](Json& bench) { bench["groups"][0]["stores"][0]["store"] = "another"; });
   EXPECT_EQ(found.at(Change::only_a), 2);
   EXPECT_EQ(found.at(Change::only_b), 2);
 }
@@ -118,8 +115,8 @@ TEST_F(Compare, TheTunersDatabasesByTheirWinners) {
   EXPECT_EQ(compare(b, a)[0].change, Change::worse);
 }
 
-// The interval is the one of order statistics: of 8 values the ends, of 20 the 4th from either end. Of medians
-// of samples of anything, it holds the true one as often as it says.
+// The interval is the one of order statistics: of 8 values the ends, of 20 the 4th from either end. Of
+// medians of samples of anything, it holds the true one as often as it says.
 TEST_F(Compare, TheIntervalHoldsTheMedian) {
   const auto of = [](int n) {
     std::vector<double> values(static_cast<std::size_t>(n));

@@ -1,5 +1,5 @@
-"""The plots of the report: colours that everybody tells apart, and with each a dash, a marker and a legend of its
-own; words that do not overlap.
+"""The plots of the report: colours that everybody tells apart, and with each a dash and a marker of its own;
+words that do not overlap.
 
 usage: figures_test.py REPOSITORY BUILD. Exit status 77 (skipped) without matplotlib.
 """
@@ -30,11 +30,12 @@ import figures  # noqa: E402
 from blocks import plot  # noqa: E402
 
 # What a reader sees who lacks a kind of cones, on linear RGB, at severity 1: G. M. Machado, M. M. Oliveira,
-# L. A. F. Fernandes, A Physiologically-based Model for Simulation of Color Vision Deficiency, IEEE TVCG 15(6),
-# 2009, table 1.
+# L. A. F. Fernandes, A Physiologically-based Model for Simulation of Color Vision Deficiency, IEEE TVCG
+# 15(6), 2009, table 1.
 DEUTERANOPIA = ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413),
                 (-0.011820, 0.042940, 0.968881))
-PROTANOPIA = ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998))
+PROTANOPIA = ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216),
+              (-0.003882, -0.048116, 1.051998))
 NORMAL = ((1, 0, 0), (0, 1, 0), (0, 0, 1))
 TO_XYZ = ((0.4124564, 0.3575761, 0.1804375), (0.2126729, 0.7151522, 0.0721750),
           (0.0193339, 0.1191920, 0.9503041))  # sRGB, IEC 61966-2-1
@@ -111,7 +112,8 @@ class Colours(unittest.TestCase):
 
     def test_everybody_tells_any_two_apart(self):
         for look, paper in enumerate(PAPERS):
-            for name, matrix in (("normal", NORMAL), ("deuteranopia", DEUTERANOPIA), ("protanopia", PROTANOPIA)):
+            for name, matrix in (("normal", NORMAL), ("deuteranopia", DEUTERANOPIA),
+                                 ("protanopia", PROTANOPIA)):
                 seen = {one: lab(times(matrix, linear(figures.COLOURS[one][look]))) for one in SERIES}
                 least = min((ciede2000(seen[a], seen[b]), a, b) for a, b in itertools.combinations(SERIES, 2))
                 self.assertGreaterEqual(least[0], LEAST_DIFFERENCE[name], f"{paper}, {name}: {least}")
@@ -143,7 +145,8 @@ class Words(unittest.TestCase):
         self.assertIn("first", noted([(0, 0), (1, 1)], ["first", "second"]))
         self.assertIn("second", noted([(0, 0), (1, 1)], ["first", "second"]))
         crowd = [(i / 1000, i / 1000) for i in range(200)] + [(1, 1)]
-        self.assertLess(sum(one.startswith("note") for one in noted(crowd, [f"note {i}" for i in range(201)])), 30)
+        shown = noted(crowd, [f"note {i}" for i in range(201)])
+        self.assertLess(sum(one.startswith("note") for one in shown), 30)
 
     def test_ticks_that_stand_too_near_have_no_name(self):
         ticks = [(i / 100, f"a tick {i}") for i in range(101)]

@@ -64,8 +64,8 @@ KEYS = {
     "studies/ledger.json": "schema command length layers layers/a~layer layers/a~layer/theirs/fp32 models "
     "models/a~model/ours/fp32/kept models/a~model/theirs/fp32/batch models/a~model/theirs/pure~bf16/batch/80",
     "studies/ledger_llama.json": "schema command length MiB",
-    "studies/package_speed.json": "schema processor threads pytorch rows rows/0/kind rows/1/elements rows/0/what "
-    "rows/1/times_as_fast rows/1/times_as_fast/2",
+    "studies/package_speed.json": "schema processor threads pytorch rows rows/0/kind rows/1/elements "
+    "rows/0/what rows/1/times_as_fast rows/1/times_as_fast/2",
     "training/masked_lm.json": "schema command configuration/model/layers configuration/steps "
     "configuration/seeds configuration/texts configuration/ways loss_steps runs runs/0/text runs/0/way "
     "runs/0/loss probes probes/0/other_batch summary summary/0/n summary/1/difference "
@@ -294,7 +294,7 @@ class Page(Folder):
                          ("Nothing was measured", "muted"))
 
     def test_a_plot_reads_without_its_colours(self):
-        """Every colour of a plot is in its legend, with a look of its own, and both axes say what they are."""
+        """Every colour of a plot is in its legend, with a look of its own, and both axes have a name."""
         for figure in blocks_of(self.page(), "figure"):
             for plot in figure["plots"]:
                 shown = [one for one in plot["series"] if one["x"]]
@@ -307,8 +307,9 @@ class Page(Folder):
 
     def test_opens_with_the_verdict(self):
         document = self.page()
-        self.assertRegex(document["verdict"]["headline"], "^T ≤ 3.93e-05 in f32, 0.00505 in f16, 0.0113 in bf16: "
-                         "all [0-9]+ requirements that were measured hold; 3 are not measured$")
+        self.assertRegex(document["verdict"]["headline"],
+                         "^T ≤ 3.93e-05 in f32, 0.00505 in f16, 0.0113 in bf16: all [0-9]+ "
+                         "requirements that were measured hold; 3 are not measured$")
         self.assertTrue(document["verdict"]["detail"].startswith("T is the largest error"))
         self.assertEqual(document["verdict"]["tone"], "muted")
         letters = [symbol for symbol, _ in blocks_of(document, "definitions")[0]["items"]]
@@ -329,7 +330,8 @@ class Page(Folder):
         failing.update(verdict="FAIL", shown={"found": "2.0000", "at_most": "1.0200"})
         document = self.page(report)
         self.assertEqual(document["verdict"]["tone"], "bad")
-        self.assertRegex(document["verdict"]["headline"], ": 1 of [0-9]+ requirements does not hold; 3 are not measured$")
+        self.assertRegex(document["verdict"]["headline"],
+                         ": 1 of [0-9]+ requirements does not hold; 3 are not measured$")
         self.assertIn("bf16 max T / max O, all bf16 x 2.0000, not 1.0200", texts_of(document))
         for row in report["requirements"]:
             row["verdict"] = "reported"
@@ -357,7 +359,8 @@ class Page(Folder):
 
     def test_a_run_that_did_not_finish_says_what_is_missing(self):
         report = copy.deepcopy(self.report)
-        report["facts"]["run"] = {"date": "2026-11-28", "finished": False, "missing": ["sweeps/gelu_f32.json"]}
+        report["facts"]["run"] = {"date": "2026-11-28", "finished": False,
+                                  "missing": ["sweeps/gelu_f32.json"]}
         document = self.page(report)
         self.assertTrue(document["verdict"]["detail"].startswith("The run of 2026-11-28 did not finish."))
         self.assertEqual(document["verdict"]["tone"], "muted")

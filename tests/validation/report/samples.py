@@ -82,8 +82,9 @@ def ledger() -> dict:
 
 
 def llama_ledger() -> dict:
-    return {"schema": "outgrad.ledger_llama/1", "command": "python notebooks_data/studies/ledger_llama.py --write",
-            "length": 4096, "MiB": {"eager": 800, HOSTILE: 200.5}}
+    return {"schema": "outgrad.ledger_llama/1",
+            "command": "python notebooks_data/studies/ledger_llama.py --write", "length": 4096,
+            "MiB": {"eager": 800, HOSTILE: 200.5}}
 
 
 def speeds() -> dict:

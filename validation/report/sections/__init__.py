@@ -44,7 +44,7 @@ APPENDIX = (
 
 
 def page(results: Results) -> dict:
-    """Title, verdict, key figures and summary come first, then the sections that answer, then the appendix."""
+    """Title, verdict, key figures and summary first, then the sections that answer, then the appendix."""
     def made(sections: tuple) -> list[dict]:
         return [{"title": title, "blocks": inputs.origins(results, kinds) + make(results)}
                 for title, make, kinds in sections]

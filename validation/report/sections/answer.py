@@ -29,8 +29,9 @@ def formats_plot(results: Results) -> dict:
     if from_x := next((one for sweep in swept if (one := sweep.domains[-1].from_x)), None):
         lines.append(series("PyTorch, keeps x", "grey", "dashed", [(x, from_x.T.bound) for x in (-8, 8)]))
     axis = errors_axis("f32") | {"to": 2**-4}
-    return plot("Largest error of GELU's gradient over x from -8 to 8, a line for each format of y, beside the "
-                "least possible one and PyTorch's", "Error of the gradient over x", OVER_X, axis, lines, 300)
+    return plot("Largest error of GELU's gradient over x from -8 to 8, a line for each format of y, beside "
+                "the least possible one and PyTorch's", "Error of the gradient over x",
+                OVER_X, axis, lines, 300)
 
 
 def distributions_of(results: Results) -> list[str]:
@@ -130,11 +131,11 @@ def tuned_table(results: Results) -> dict:
             rate, share = (figure_of(one.winner, key) for key in ("gb_per_s", "share_of_ceiling"))
             best = rows.setdefault((one.machine, one.kernel), {})
             best[one.format] = max(best.get(one.format, (-1, 0)), (share, rate))
-    return table("Bandwidth of the tuned kernels in GB/s, and its share of what a triad or a copy reached in the "
-                 "same rounds.", "./outgrad tune",
+    return table("Bandwidth of the tuned kernels in GB/s, and its share of what a triad or a copy reached in "
+                 "the same rounds.", "./outgrad tune",
                  ["<machine", "<kernel", *(f"{one}\nGB/s, share" for one in results.formats)],
-                 [[machine, kernel, *(f"{best[one][1]:.4g}, {100 * best[one][0]:.0f}%" if one in best else NONE
-                                      for one in results.formats)]
+                 [[machine, kernel, *(f"{best[one][1]:.4g}, {100 * best[one][0]:.0f}%" if one in best
+                                      else NONE for one in results.formats)]
                   for (machine, kernel), best in sorted(rows.items())])
 
 
@@ -159,11 +160,11 @@ def made(results: Results) -> list[dict]:
         counts.update((name, one.origin) for one in {one.file: one for one in items}.values())
     run, blocks = results.run, []
     if run and not run["finished"]:
-        blocks.append(paragraph(f"The run of {run['date']} did not finish. A file of it that stands below may "
-                                "be of an earlier run.", "bad"))
+        blocks.append(paragraph(f"The run of {run['date']} did not finish. A file of it that stands below "
+                                "may be of an earlier run.", "bad"))
     if run and run["missing"]:
-        blocks.append(paragraph(f"It has not made: {', '.join(run['missing'])}. `./outgrad run` goes on where "
-                                "it ended.", "bad"))
+        blocks.append(paragraph(f"It has not made: {', '.join(run['missing'])}. `./outgrad run` goes on "
+                                "where it ended.", "bad"))
     dated = {"this run": f"this run, {run['date']}"} if run else {}
     rows = [[name, dated.get(origin, origin), n] for (name, origin), n in counts.items()]
     caption = "What this page was made from; the appendix names every file."

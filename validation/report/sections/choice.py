@@ -29,7 +29,8 @@ def pareto_plot(front: SimpleNamespace) -> dict:
     return plot(f"{front.activation} in {front.format}: work in operations against "
                 f"{'A + B' if single else 'the regret R'}",
                 f"{front.format}: {'A + B, certified' if single else 'R, enumerated'}",
-                {"label": "work, operations of all kinds"}, {"label": "A + B" if single else "R", "log": 2}, lines)
+                {"label": "work, operations of all kinds"},
+                {"label": "A + B" if single else "R", "log": 2}, lines)
 
 
 def ends_of(front: SimpleNamespace) -> list:

@@ -74,8 +74,8 @@ def signed_plot(domain: SimpleNamespace, format_: str) -> tuple[dict, bool]:
     below = series("", "orange", "line", [(one.x, -one.floor) for one in bins])
     title = (f"{format_}: least and greatest signed error of g over x from -8 to 8, and the floor O on "
              "either side")
-    return plot(title, f"{format_}: signed error of g over x", OVER_X, {"label": "error of g", "from": -reach, "to": reach},
-                [band, above, below]), clipped
+    return plot(title, f"{format_}: signed error of g over x", OVER_X,
+                {"label": "error of g", "from": -reach, "to": reach}, [band, above, below]), clipped
 
 
 def magnitude_plot(domain: SimpleNamespace, format_: str) -> dict:

@@ -39,8 +39,8 @@ def limits_plot(formats: str, limits: list[tuple[str, float, float, float]]) -> 
                  start=1)]
     return plot(f"y in {formats}: the total error T and the regret R of each fit beside the floor O",
                 f"y in {formats}",
-                {"label": "error of g", "log": 2, "from": min(1, *shown) / 1.6, "to": max(shown) * 1.6}, fits, lines,
-                max(170, 105 + 17 * len(limits)))
+                {"label": "error of g", "log": 2, "from": min(1, *shown) / 1.6, "to": max(shown) * 1.6},
+                fits, lines, max(170, 105 + 17 * len(limits)))
 
 
 def limits(results: Results) -> list[dict]:
@@ -144,15 +144,16 @@ def place(side: SimpleNamespace | None) -> str:
 
 
 SYMBOLS = {
-    "T": "total error: the largest difference between the kernel's g at the stored y and the exact f'(x), over "
-         "every input. T_dx: the same for dx at dy = 1.",
+    "T": "total error: the largest difference between the kernel's g at the stored y and the exact f'(x), "
+         "over every input. T_dx: the same for dx at dy = 1.",
     "A": "fit error: the polynomials against the exact g. Certified by ball arithmetic.",
     "B": "rounding error of the fp32 operations that run. Certified.",
-    "K": "error of the constants of the coordinate s = sqrt(y - y_c) against the exact minimum y*. Certified.",
+    "K": "error of the constants of the coordinate s = sqrt(y - y_c) against the exact minimum y*. "
+         "Certified.",
     "C": "storage error: the exact g at the stored y against f'(x).",
     "O": "oracle: the least T that any function of the stored y and its bit can have.",
-    "R": "regret: the largest distance of g from the middle of the values that the stored y and its bit leave "
-         "possible."}
+    "R": "regret: the largest distance of g from the middle of the values that the stored y and its bit "
+         "leave possible."}
 
 
 def kept_apart(results: Results) -> list[dict]:

@@ -207,8 +207,8 @@ def bits(results: Results) -> list[dict]:
                             lambda one: one.found if one.proven is None else one.proven)]
         if len(front.stores[0].under) > 1:
             plots.append(front_plot(front, "rms error, x of N(0, 1)", lambda one: one.under[1].rms))
-        blocks += [figure("Names stand at stores that no other dominates, where there is room. No single figure ranks "
-                          "stores: rms, bias and shrinkage are in the table.",
+        blocks += [figure("Names stand at stores that no other dominates, where there is room. No single "
+                          "figure ranks stores: rms, bias and shrinkage are in the table.",
                           FRONT, plots), front_table(front)]
     if results.store_sweeps:
         blocks.append(table(

@@ -78,8 +78,8 @@ def difference_plot(study: SimpleNamespace) -> dict:
     ways = [one for one in study.summary if has_interval(one) and one.difference.mean is not None]
     names = lines_axis([f"{one.way}, {one.text}" for one in ways])
     points = [(one.difference.mean, line) for one, (line, _) in zip(ways, names["ticks"])]
-    ends = series("difference, interval", "blue", "interval", points, low=[one.difference.low for one in ways],
-                  high=[one.difference.high for one in ways])
+    ends = series("difference, interval", "blue", "interval", points,
+                  low=[one.difference.low for one in ways], high=[one.difference.high for one in ways])
     return plot("Validation loss at the end, difference from exact gradients with its interval, way by way",
                 "validation loss less that of exact", {"label": "nats per hidden byte"}, names,
                 [series("exact", "grey", "dashed", [(0, names["from"]), (0, names["to"])]), ends],

@@ -32,7 +32,8 @@ def outcome(holding: int, failing: int, reported: int, missing: int) -> str:
     elif judged:
         said = f"all {judged} requirements {'that were measured ' if missing else ''}hold"
     elif reported:
-        said = f"{reported} {'figure is' if reported == 1 else 'figures are'} reported; nothing here has a limit"
+        figures = "figure is" if reported == 1 else "figures are"
+        said = f"{reported} {figures} reported; nothing here has a limit"
     else:
         return "nothing was measured"
     return said + unmeasured * bool(missing)
@@ -151,7 +152,8 @@ def largest_errors(results: Results) -> list[dict]:
                 worst, ratio = sweep, domain.T_over_O
     if worst:
         note = f"1 is the limit that storing y sets; worst in {worst.format}{stated(results, worst.origin)}"
-        tiles.append(tile(rounded_up(ratio, 4), "largest T / O of GELU's default fits (O: the least possible T)", note,
+        tiles.append(tile(rounded_up(ratio, 4),
+                          "largest T / O of GELU's default fits (O: the least possible T)", note,
                           validate("FORMAT")))
     return tiles
 
