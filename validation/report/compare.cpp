@@ -97,7 +97,7 @@ Comparable speed(std::string of, std::string quantity, double median, double low
   return {.of = std::move(of),
           .quantity = std::move(quantity),
           .value = median,
-          .interval = Interval{low, high},
+          .interval = ConfidenceInterval{low, high},
           .measured = true,
           .more_is_better = true};
 }
@@ -165,6 +165,8 @@ Change change_of(const Comparable& a, const Comparable& b) {
 std::string shown(const std::optional<Comparable>& figure) {
   if (!figure) return "-";
   if (figure->quantity == "ns") return fmt::format("{:.5g} us", figure->value / 1e3);
+  if (std::abs(figure->value) < 1e12 && figure->value == std::round(figure->value))
+    return fmt::format("{:.0f}", figure->value);  // a count
   return fmt::format("{:.6g}", figure->value);
 }
 
@@ -198,7 +200,7 @@ Comparable median_of(std::vector<double> values) {
   Comparable figure{.of = {}, .quantity = {}, .value = kernels::median(values)};
   std::sort(values.begin(), values.end());
   if (const std::size_t k = place_of_bound(values.size()); k > 0)
-    figure.interval = Interval{values[k - 1], values[values.size() - k]};
+    figure.interval = ConfidenceInterval{values[k - 1], values[values.size() - k]};
   return figure;
 }
 
@@ -246,8 +248,8 @@ std::string to_text(const ComparedFile& a, const ComparedFile& b,
                     const std::vector<Difference>& differences) {
   std::string text = fmt::format("A: {}\nB: {}\n", a.file, b.file);
   if (a.machine != b.machine)
-    text += fmt::format("The machines differ: {}; {}. Times of two machines are not those of two programs.\n",
-                        a.machine, b.machine);
+    text += fmt::format("The machines differ, and the times with them.\n  A: {}\n  B: {}\n", a.machine,
+                        b.machine);
   std::map<Change, int> counts;
   std::string of;
   for (const Difference& one : differences) {
@@ -264,7 +266,7 @@ std::string to_text(const ComparedFile& a, const ComparedFile& b,
 
 Json to_json(const ComparedFile& a, const ComparedFile& b, const std::vector<Difference>& differences) {
   const auto side = [](const std::optional<Comparable>& figure) -> Json {
-    if (!figure) return nullptr;
+    if (!figure) return {{"value", nullptr}};
     Json json{{"value", figure->value}};
     if (figure->interval) json["low"] = figure->interval->low, json["high"] = figure->interval->high;
     return json;

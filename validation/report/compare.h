@@ -12,14 +12,14 @@
 
 namespace outgrad::validation {
 
-struct Interval {
+struct ConfidenceInterval {
   double low = 0, high = 0;
 };
 
 struct Comparable {
   std::string of, quantity;  ///< "every bf16 x", "T"; "bf16 gelu_backward, 67108864", "ns"
   double value = 0;
-  std::optional<Interval> interval{};  ///< none: exact, or, of a time, too few rounds for one
+  std::optional<ConfidenceInterval> interval{};  ///< none: exact, or, of a time, too few rounds for one
   bool measured = false;  ///< a time or a ratio of times, not a count
   bool more_is_better = false;
 };

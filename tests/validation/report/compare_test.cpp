@@ -110,7 +110,7 @@ TEST_F(Compare, TheTunersDatabasesByTheirWinners) {
   EXPECT_GT(a.figures.size(), 5u);
   for (const Difference& one : compare(a, a)) EXPECT_EQ(one.change, Change::same) << one.of;
   ComparedFile b = a;
-  b.figures[0].value *= 2, b.figures[0].interval = Interval{b.figures[0].value, b.figures[0].value};
+  b.figures[0].value *= 2, b.figures[0].interval = ConfidenceInterval{b.figures[0].value, b.figures[0].value};
   EXPECT_EQ(compare(a, b)[0].change, Change::better);
   EXPECT_EQ(compare(b, a)[0].change, Change::worse);
 }
@@ -133,7 +133,7 @@ TEST_F(Compare, TheIntervalHoldsTheMedian) {
   for (int trial = 0; trial < kTrials; ++trial) {
     std::vector<double> values(25);
     for (double& value : values) value = skewed(random);
-    const Interval interval = *median_of(values).interval;
+    const ConfidenceInterval interval = *median_of(values).interval;
     held += interval.low <= std::log(2.0) && std::log(2.0) <= interval.high;
   }
   EXPECT_GE(held, 0.985 * kTrials);
@@ -144,8 +144,8 @@ TEST_F(Compare, TheTableFitsATerminalAndItsJsonHasTheSame) {
                      b = read_compared(kData + "bench/cpu_amd_epyc.json");
   const std::vector<Difference> found = compare(a, b);
   const std::string text = to_text(a, b, found);
-  EXPECT_NE(text.find("The machines differ: Intel"), std::string::npos);
-  std::size_t begin = text.find('\n', text.find("The machines")) + 1;
+  EXPECT_NE(text.find("The machines differ"), std::string::npos);
+  std::size_t begin = text.find("The machines");
   for (std::size_t end = 0; begin < text.size(); begin = end + 1) {
     end = text.find('\n', begin);
     EXPECT_LE(end - begin, 100u) << text.substr(begin, end - begin);

@@ -1,6 +1,5 @@
 """The page that answers: four plots, what is kept in bytes, how fast it is, and what was made when."""
 
-from collections import Counter
 from types import SimpleNamespace
 
 from blocks import NONE, VALIDATE_ANY, Cell, columns, figure, nothing, paragraph, plot, table
@@ -8,7 +7,7 @@ from figures import series
 from results import Results
 from sections.curves import OVER_X, errors_axis, floors, magnitudes, thinned
 from sections.errors import often_plot
-from sections.inputs import KINDS, headers_in
+from sections.inputs import KINDS, dates_of, headers_in
 from sections.others import beside_plot, front_plot
 from sections.tuning import figure_of
 
@@ -154,10 +153,16 @@ def speed(results: Results) -> list[dict]:
 
 def made(results: Results) -> list[dict]:
     """What this run made, what was taken from committed results, of which dates, and what is missing."""
-    counts = Counter()
-    for name, items in (("header", headers_in(results)),
-                        *((name, results.of_kind[kind]) for kind, (name, *_) in KINDS.items())):
-        counts.update((name, one.origin) for one in {one.file: one for one in items}.values())
+    rows, of_name = [], {"header": headers_in(results)}
+    for kind, (name, *_) in KINDS.items():
+        of_name[name] = of_name.get(name, []) + results.of_kind[kind]
+    for name, items in of_name.items():
+        origins = [origin for _, origin in sorted({(one.file, one.origin) for one in items})]
+        committed = [origin for origin in origins if origin.startswith("committed")]
+        ours = origins.count("this run")
+        if origins:
+            rows.append([name, ours or NONE, len(committed) or NONE, dates_of(committed),
+                         len(origins) - ours - len(committed) or NONE])
     run, blocks = results.run, []
     if run and not run["finished"]:
         blocks.append(paragraph(f"The run of {run['date']} did not finish. A file of it that stands below "
@@ -165,9 +170,9 @@ def made(results: Results) -> list[dict]:
     if run and run["missing"]:
         blocks.append(paragraph(f"It has not made: {', '.join(run['missing'])}. `./outgrad run` goes on "
                                 "where it ended.", "bad"))
-    dated = {"this run": f"this run, {run['date']}"} if run else {}
-    rows = [[name, dated.get(origin, origin), n] for (name, origin), n in counts.items()]
     caption = "What this page was made from; the appendix names every file."
     if not run:
         caption += " These results do not state of which run they are (a run leaves that in provenance.json)."
-    return [*blocks, table(caption, "./outgrad report", ["<kind of result", "<made by", "files"], rows)]
+    return [*blocks, table(caption, "./outgrad report",
+                           ["<kind of result", f"this run\n{run['date'] if run else 'none is stated'}",
+                            "committed", "<of", "of others, or not stated"], rows)]
