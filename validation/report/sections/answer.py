@@ -2,13 +2,14 @@
 
 from types import SimpleNamespace
 
-from blocks import NONE, VALIDATE_ANY, Cell, columns, figure, nothing, paragraph, plot, table
+from blocks import (AUDIT, NONE, VALIDATE_ANY, Cell, columns, figure, nothing, paragraph, plot, table,
+                    validate)
 from figures import series
 from results import Results
 from sections.curves import OVER_X, errors_axis, floors, magnitudes, thinned
 from sections.errors import often_plot
 from sections.inputs import KINDS, dates_of, headers_in
-from sections.others import beside_plot, front_plot
+from sections.others import FRONT, beside_plot, front_plot
 from sections.tuning import figure_of
 
 FORMAT_COLOURS = ("blue", "green", "violet")
@@ -39,31 +40,33 @@ def distributions_of(results: Results) -> list[str]:
 
 
 def pictures(results: Results) -> list[dict]:
-    """The first four pictures that the results have something for."""
-    plots = []
-    ours = results.sweep_of("f32")
+    """The four pictures, or those of them that the results have something for."""
+    ours, drawn, missing = results.sweep_of("f32"), [], []
     published = [one for one in results.foreign if (one.activation, one.format) == ("gelu", "f32")]
     if any(map(results.sweep_of, results.formats)):
-        plots.append(formats_plot(results))
+        drawn.append(("the largest error of GELU's gradient over x", formats_plot(results)))
+    else:
+        missing.append(nothing("The error of GELU's gradient over x", validate("FORMAT")))
     if ours and published:
-        plots.append(beside_plot([ours, *published]))
+        drawn.append(("the same in f32 beside published coefficients", beside_plot([ours, *published])))
+    else:
+        missing.append(nothing("The error in f32 beside published coefficients",
+                               f"{validate('f32')} and {AUDIT}"))
     if front := next((one for one in results.fronts if one.activation == "gelu"), None):
-        plots.append(front_plot(front, "Bits kept against the error",
-                                lambda one: one.found if one.proven is None else one.proven))
+        drawn.append(("the error against the bits that are kept beyond y (names where there is room)",
+                      front_plot(front, "Bits kept against the error",
+                                 lambda one: one.found if one.proven is None else one.proven)))
+    else:
+        missing.append(nothing("The error against the bits that are kept", FRONT))
     if distributions := distributions_of(results):
-        plots.append(often_plot(results, distributions))
-    if not plots:
-        return [nothing("The error curves", VALIDATE_ANY)]
-    missing = [nothing(what, command) for there, what, command in (
-        (ours and published, "The error beside published coefficients",
-         "./outgrad validate --foreign notebooks_data/foreign/NAME.json --format f32"),
-        (front, "Bits kept against the error", "./outgrad front --activation gelu")) if not there]
-    for one in plots:
+        drawn.append(("the error on average, for x of several distributions",
+                      often_plot(results, distributions)))
+    if not drawn:
+        return missing
+    for _, one in drawn:
         one["title"] = "In short: " + one["title"]  # the appendix has some of them, too
-    return [figure("The largest error of GELU's gradient over x; the same in f32 beside published "
-                   "coefficients; the error against the bits that are kept beyond y (names where there is "
-                   "room; the appendix has all); and how large the error is on average, for x of several "
-                   "distributions.", VALIDATE_ANY, plots), *missing]
+    caption = "; ".join(words for words, _ in drawn)
+    return [figure(f"{caption[0].upper()}{caption[1:]}.", VALIDATE_ANY, [one for _, one in drawn]), *missing]
 
 
 # ---- bytes
