@@ -48,7 +48,8 @@ void read_maxima(const Node& domain, const std::string& of, std::vector<Comparab
     figures.push_back({.of = of, .quantity = name, .value = domain[name]["bound"].real()});
   }
   for (const char* name : {"T_over_O", "rms_T"})
-    if (domain.has(name)) figures.push_back({.of = of, .quantity = name, .value = domain[name].real()});
+    if (domain.has(name) && !domain[name].null())  // no O, no quotient
+      figures.push_back({.of = of, .quantity = name, .value = domain[name].real()});
   if (domain.has("bias"))
     figures.push_back({.of = of, .quantity = "bias", .value = domain["bias"]["bound"].real()});
   for (const char* name : {"misrounded", "wrong_mask", "wrong_special"}) {
