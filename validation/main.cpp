@@ -1,4 +1,4 @@
-// outgrad-check: the second witness. Subcommands check, validate, front, stability, report.
+// outgrad-check: the second witness. Subcommands check, validate, front, stability, report, compare.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -12,6 +12,7 @@
 #include "validation/certificate/check.h"
 #include "validation/front/front_command.h"
 #include "validation/norms/stability_command.h"
+#include "validation/report/compare_command.h"
 #include "validation/report/report_command.h"
 #include "validation/sweep/validate_command.h"
 
@@ -23,13 +24,13 @@ using namespace outgrad;
 void add_check(CLI::App& app, int& status) {
   struct Arguments {
     std::vector<std::string> files;
-    bool json = false;
+    kernels::ResultForm form;
   };
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand(
       "check", "Re-prove the certificates of generated coefficient headers from their text alone");
   command->add_option("FILE", arguments->files, "generated headers")->required();
-  command->add_flag("--json", arguments->json, "print the findings as JSON");
+  kernels::add_result_form(*command, arguments->form, "the findings");
   command->callback([arguments, &status] {
     // All files are read before the first proof: a misspelt name should not cost the proofs of the others.
     std::vector<validation::Header> headers;
@@ -37,12 +38,11 @@ void add_check(CLI::App& app, int& status) {
     std::vector<validation::CheckReport> reports;
     for (const validation::Header& header : headers) {
       reports.push_back(validation::check_header(header));
-      if (!arguments->json) fmt::print("{}", validation::to_text(reports.back()));
+      if (!arguments->form) fmt::print("{}", validation::to_text(reports.back()));
       if (reports.back().verdict() != validation::Verdict::Holds) status = kernels::kExitViolated;
     }
-    if (arguments->json)
-      fmt::print("{}\n",
-                 validation::to_json(reports).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    if (arguments->form)
+      kernels::print_result(arguments->form, validation::to_json(reports), "files.findings");
   });
 }
 
@@ -55,6 +55,7 @@ int run(int argc, char** argv) {
   validation::add_front(app, status);
   validation::add_stability(app);
   validation::add_report(app, status);
+  validation::add_compare(app);
   kernels::parse(app, {argv + 1, argv + argc});
   return status;
 }

@@ -12,6 +12,7 @@
 #include "approx/search/fitter.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/json.h"
 #include "kernels/support/options.h"
 #include "kernels/support/parallel.h"
 
@@ -78,11 +79,11 @@ int confirm(const Fit& fit, const std::vector<WitnessScript>& scripts, const std
   return proven_a == all_a && proven_b == all_b ? kernels::kExitHolds : kernels::kExitViolated;
 }
 
-/// Has Coq check the bounds, and says how each fared; with `json`, the result goes to stdout and these lines
-/// to stderr. @return exit status.
+/// Has Coq check the bounds, and says how each fared; with a `form`, the result goes to stdout and these
+/// lines to stderr. @return exit status.
 int confirm_by_coq(const Fit& fit, const coq::Groups& groups, const std::string& folder, double limit_s,
-                   int threads, bool json) {
-  std::FILE* const lines = json ? stderr : stdout;
+                   int threads, const kernels::ResultForm& form) {
+  std::FILE* const lines = form ? stderr : stdout;
   const JobLine line(fit.name);
   Stage stage("files", std::ranges::distance(groups | std::views::join));
   const auto say = [&](const coq::Checked& file) {
@@ -128,7 +129,9 @@ int confirm_by_coq(const Fit& fit, const coq::Groups& groups, const std::string&
     fmt::print(lines, "{}: no theorem here says that the kernel asks each row only for x of its range ({})\n",
                fit.name,
                coq::has_kernel(fit) ? "that one is for all rows" : "Coq's library has no such kernel");
-  if (json) fmt::print("{}", coq::to_json(checked, fit));
+  if (form)
+    kernels::print_result(form, kernels::parse_json<nlohmann::ordered_json>(coq::to_json(checked, fit)),
+                          "bounds");
   return checked.holds() ? kernels::kExitHolds : kernels::kExitViolated;
 }
 
@@ -183,7 +186,8 @@ void beside_sollya(const std::string& spec_path, const std::string& folder, doub
 
 struct CertifyArguments {
   std::string fit, out = "out/witness", beside, bound, forward;
-  bool prove = false, in_coq = false, json = false;
+  bool prove = false, in_coq = false;
+  kernels::ResultForm form;
   std::vector<int> rows;
   std::optional<double> limit_s;
   int threads = 0;
@@ -192,7 +196,8 @@ struct CertifyArguments {
 void require_consistent(const CertifyArguments& a) {
   if (a.fit.empty() == a.beside.empty())
     throw kernels::SpecError("certify: either a fit or --beside SPEC is needed");
-  if (a.json && !(a.in_coq && a.prove)) throw kernels::SpecError("certify: --json needs --coq and --run");
+  if (a.form && !(a.in_coq && a.prove))
+    throw kernels::SpecError("certify: --json and --csv need --coq and --run");
   if (!a.forward.empty() && !a.in_coq) throw kernels::SpecError("certify: --forward needs --coq");
   if (a.bound == "T" && a.forward.empty()) throw kernels::SpecError("certify: --bound T needs --forward");
 }
@@ -237,7 +242,7 @@ int certify(const CertifyArguments& a) {
   const Fit subject = fit_from_json(kernels::read_file(a.fit), a.fit);
   const coq::Groups groups = scripts_of(a, subject);
   if (a.in_coq && a.prove)
-    return confirm_by_coq(subject, groups, a.out, limit_s, a.threads == 0 ? kCoqThreads : a.threads, a.json);
+    return confirm_by_coq(subject, groups, a.out, limit_s, a.threads == 0 ? kCoqThreads : a.threads, a.form);
   for (const WitnessScript& script : groups | std::views::join)
     kernels::write_file(a.out + "/" + script.name, script.text);
   if (a.prove) return confirm(subject, groups.front(), a.out, limit_s, a.threads);
@@ -275,9 +280,9 @@ void add_certify(CLI::App& app, int& status) {
       ->add_option("--threads", arguments->threads,
                    "scripts at a time, 0 for one a processor, or with --coq for two")
       ->check(kernels::in_range(0, 1024));
-  command->add_flag(
-      "--json", arguments->json,
-      "with --coq --run: what was proven as JSON, schema outgrad.proofs/1, and the lines on stderr");
+  kernels::add_result_form(
+      *command, arguments->form,
+      "what was proven with --coq --run (schema outgrad.proofs/1; its lines go to stderr)");
   command->add_option(
       "--beside", arguments->beside,
       "specification: fit its pieces by us and by Sollya's fpminimax, and print times and bounds");

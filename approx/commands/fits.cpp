@@ -8,6 +8,7 @@
 #include "approx/search/pareto.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/json.h"
 #include "kernels/support/options.h"
 #include "kernels/support/process.h"
 
@@ -189,7 +190,8 @@ void add_fit(CLI::App& app, int& status) {
   struct Arguments {
     std::string spec, out;
     int threads = 0;
-    bool json = false, unchecked = false;
+    kernels::ResultForm form;
+    bool unchecked = false;
   };
   auto arguments = std::make_shared<Arguments>();
   CLI::App* const command =
@@ -197,11 +199,11 @@ void add_fit(CLI::App& app, int& status) {
   command->add_option("SPEC", arguments->spec, "specification, schema outgrad.spec/2")->required();
   command->add_option("--out", arguments->out, "where the fit goes (default: out/fits/NAME.json)");
   add_threads(*command, arguments->threads);
-  command->add_flag("--json", arguments->json, "print the fit on stdout too");
+  kernels::add_result_form(*command, arguments->form, "the fit");
   command->add_flag("--no-check", arguments->unchecked,
                     "write the fit without having outgrad-check prove its claims again");
   command->callback([arguments, &status] {
-    const auto& [spec, out, threads, json, unchecked] = *arguments;
+    const auto& [spec, out, threads, form, unchecked] = *arguments;
     std::optional<JobLine> line(spec);
     const Fit result = fit_of(read_spec(spec), spec, threads);
     const std::string text = to_json(result);
@@ -215,9 +217,12 @@ void add_fit(CLI::App& app, int& status) {
       return;
     }
     kernels::write_file(out.empty() ? "out/fits/" + result.name + ".json" : out, text);
-    fmt::print(
-        "{}\n",
-        json ? text : std::visit([&](const auto& model) { return summary(result, model); }, result.model));
+    if (form.csv)
+      kernels::print_result(form, kernels::parse_json<nlohmann::ordered_json>(text), "");
+    else
+      fmt::print(
+          "{}\n",
+          form ? text : std::visit([&](const auto& model) { return summary(result, model); }, result.model));
   });
 }
 

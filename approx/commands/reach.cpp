@@ -7,6 +7,7 @@
 #include "kernels/eval.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/json.h"
 #include "kernels/support/options.h"
 
 #include <fmt/format.h>
@@ -44,7 +45,8 @@ struct ReachArguments {
   std::optional<double> regret, ratio;
   size_t most_boxes = 1'000'000;
   int threads = 0;
-  bool least = false, json = false;
+  bool least = false;
+  kernels::ResultForm form;
 };
 
 /// Answers the question; with `least` also for lower degrees until one is out of reach, which settles those
@@ -74,11 +76,11 @@ int decide(const ReachArguments& a) {
   for (const ReachAnswer& answer : answers) {
     text += to_json(answer.problem, answer.result, spec.name);
     text.back() = &answer == &answers.back() ? '\n' : ',';
-    if (!a.json) fmt::print("{}\n", describe(spec.name, answer));
+    if (!a.form) fmt::print("{}\n", describe(spec.name, answer));
   }
   text += "]\n";
   if (!a.out.empty()) kernels::write_file(a.out, text);
-  if (a.json) fmt::print("{}", text);
+  if (a.form) kernels::print_result(a.form, kernels::parse_json<nlohmann::ordered_json>(text), "");
   const bool proven = answers.back().result.verdict == ReachVerdict::out_of_reach;
   return proven && (!a.least || answers.size() == 2) ? kernels::kExitHolds : kernels::kExitViolated;
 }
@@ -105,7 +107,7 @@ void add_reach(CLI::App& app, int& status) {
   command->add_option("--boxes", arguments->most_boxes, "give up, undecided, beyond so many boxes");
   command->add_option("--out", arguments->out, "where the results go as JSON (default: nowhere)");
   add_threads(*command, arguments->threads);
-  command->add_flag("--json", arguments->json, "print the results as JSON");
+  kernels::add_result_form(*command, arguments->form, "the results");
   command->callback([arguments, &status] { status = decide(*arguments); });
 }
 

@@ -26,13 +26,13 @@ struct BenchOptions {
   i64 elements = i64{1} << 26;
   int rounds = kLeastRounds;
   std::uint64_t seed = kSeed;
-  bool json = false;
+  kernels::ResultForm form;
 };
 
 Mode bench_mode(const char* name) {
-  static constexpr std::string_view kOptions[] = {"--device", "--elements", "--format", "--json",
-                                                  "--kernel", "--out",      "--rounds", "--seed",
-                                                  "--shape",  "--stores",   "--tuned"};
+  static constexpr std::string_view kOptions[] = {"--csv",  "--device", "--elements", "--format",
+                                                  "--json", "--kernel", "--out",      "--rounds",
+                                                  "--seed", "--shape",  "--stores",   "--tuned"};
   return {"bench", name, kOptions};
 }
 
@@ -40,7 +40,7 @@ void add_timing_options(CLI::App& app, BenchOptions& o) {
   add_text(app, "--device", o.device);
   add_number<int>(app, "--rounds", o.rounds, static_cast<int>(kFewestRounds), 10'000);
   add_seed(app, o.seed);
-  add_flag(app, "--json", o.json);
+  kernels::add_result_form(app, o.form, "the result");
 }
 
 void add_size_options(CLI::App& app, BenchOptions& o) {
@@ -50,12 +50,12 @@ void add_size_options(CLI::App& app, BenchOptions& o) {
 
 // Says on which machine, and with what.
 void say_machine(const BenchOptions& options, const CpuIdentity& cpu, const std::string& what = "") {
-  if (!options.json) std::printf("%s, %d threads%s\n", cpu.model.c_str(), cpu.threads, what.c_str());
+  if (!options.form) std::printf("%s, %d threads%s\n", cpu.model.c_str(), cpu.threads, what.c_str());
 }
 
 // The text of one result at once, or its JSON at the end.
 void show(const BenchOptions& options, json& results, const auto& result) {
-  if (options.json)
+  if (options.form)
     results.push_back(to_json(result));
   else
     std::printf("%s", text_of(result).c_str());
@@ -75,8 +75,11 @@ int kernels_mode(const Words& words) {
   for (const FormatId format : options.formats)
     show(options, groups,
          run_bench(format, bench_elements(format, options.elements), options.rounds, options.seed));
-  if (options.json)
-    print_json({{"schema", "outgrad.bench/1"}, {"device", to_json(device_record(cpu))}, {"groups", groups}});
+  if (options.form)
+    kernels::print_result(
+        options.form,
+        json{{"schema", "outgrad.bench/1"}, {"device", to_json(device_record(cpu))}, {"groups", groups}},
+        "groups.cases");
   return kernels::kExitHolds;
 }
 
@@ -119,11 +122,13 @@ int tuned_mode(const Words& words) {
   say_machine(options, cpu, "; without and with " + header + ", in the same rounds");
   for (const Problem& problem : problems)
     show(options, results, compare(problem, before, after, options.rounds, options.seed));
-  if (options.json)
-    print_json({{"schema", "outgrad.bench_tuned/1"},
-                {"device", to_json(device_record(cpu))},
-                {"header", header},
-                {"problems", results}});
+  if (options.form)
+    kernels::print_result(options.form,
+                          json{{"schema", "outgrad.bench_tuned/1"},
+                               {"device", to_json(device_record(cpu))},
+                               {"header", header},
+                               {"problems", results}},
+                          "problems");
   return kernels::kExitHolds;
 }
 
@@ -169,14 +174,17 @@ int stores_mode(const Words& words) {
       const std::vector<StoreSpeed> speeds = store_speeds(layer, format, n, options.rounds, options.seed);
       groups.push_back(
           {{"layer", name}, {"format", name_of(format)}, {"elements", n}, {"stores", stores_json(speeds)}});
-      if (options.json) continue;
+      if (options.form) continue;
       std::printf("%s, %s, %lld elements: speed over that of the plain kernels\n", name, name_of(format),
                   static_cast<long long>(n));
       print_stores(speeds);
     }
   }
-  if (options.json)
-    print_json({{"schema", kStoreBenchSchema}, {"device", to_json(device_record(cpu))}, {"groups", groups}});
+  if (options.form)
+    kernels::print_result(
+        options.form,
+        json{{"schema", kStoreBenchSchema}, {"device", to_json(device_record(cpu))}, {"groups", groups}},
+        "groups.stores");
   return kernels::kExitHolds;
 }
 

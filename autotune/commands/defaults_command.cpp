@@ -18,7 +18,7 @@ using nlohmann::json;
 struct DefaultsOptions {
   Words inputs{};
   std::string out{};  // a header
-  bool json = false;
+  kernels::ResultForm form;
 };
 
 DefaultsOptions defaults_options(const Words& words) {
@@ -26,7 +26,7 @@ DefaultsOptions defaults_options(const Words& words) {
   read_options(tune_mode("--defaults"), words, [&](CLI::App& app) {
     add_list(app, "--defaults", o.inputs);
     add_text(app, "--out", o.out);
-    add_flag(app, "--json", o.json);
+    kernels::add_result_form(app, o.form, "the result");
   });
   return o;
 }
@@ -83,7 +83,7 @@ int defaults_command(const Words& words) {
         "tune: --defaults: no record was measured with these sources (kernels_sha256, coefficients_sha256)");
   json results = json::array();
   for (const DefaultChoice& choice : choices) {
-    if (options.json)
+    if (options.form)
       results.push_back(choice_json(choice));
     else
       print_choice(choice);
@@ -103,9 +103,11 @@ int defaults_command(const Words& words) {
         header, tuned_header(std::move(entries), cpu ? Backend::kCpu : Backend::kCuda,
                              "by tune --defaults, from records of several runs", Accuracy::kAsDefault));
   }
-  if (options.json)
-    print_json(
-        {{"schema", "outgrad.defaults/1"}, {"tie", kLossTie}, {"problems", results}, {"header", header}});
+  if (options.form)
+    kernels::print_result(
+        options.form,
+        json{{"schema", "outgrad.defaults/1"}, {"tie", kLossTie}, {"problems", results}, {"header", header}},
+        "problems");
   return kernels::kExitHolds;
 }
 

@@ -43,7 +43,7 @@ struct EvalOptions {
   std::string op, activation, header, format, device = "cpu";
   i64 rows = 0, cols = 0;
   double eps = 1e-5;  // the default of the frameworks' layer norms
-  bool json = false;
+  kernels::ResultForm form;
   // by the operands' names in the catalogue; of a y in blocks also "scales"
   std::map<std::string, std::string> files{};
 
@@ -195,7 +195,7 @@ void eval_kernel(const EvalOptions& options, KernelId kernel, std::optional<int>
     if (all[k].role == Role::kOutput && options.has(all[k].name))
       outputs.write(options.file(all[k].name), arrays[k]);
   outputs.commit();
-  if (options.json) std::printf("%s\n", said.dump().c_str());
+  if (options.form) kernels::print_result(options.form, said, "");
 }
 
 // The kernels of a generated header, on elements as their bits: T those of dy and dx (of x and y), Y those of
@@ -291,7 +291,7 @@ EvalOptions eval_options(const Words& words) {
     add_number<i64>(app, "--rows", o.rows, 0, kMost);
     add_number<i64>(app, "--cols", o.cols, 1, kMost);
     add_number<double>(app, "--eps", o.eps, 0, 1);
-    add_flag(app, "--json", o.json);
+    kernels::add_result_form(app, o.form, "the result");
     for (const char* file :
          {"x", "y", "mask", "dy", "dx", "gamma", "beta", "rstd", "dgamma", "dbeta", "scales"})
       add_value(app, std::string("--") + file, [&o, file](const std::string& path) { o.files[file] = path; });
@@ -337,7 +337,7 @@ int eval_command(const std::vector<std::string>& words) {
   if (device && with_header)
     throw bad("header", "is for the CPU: --device cuda:N runs the library's own kernels");
   if (with_header) {
-    if (options.json) throw bad("json", "--header names what runs");
+    if (options.form) throw bad(options.form.csv ? "csv" : "json", "--header names what runs");
     eval_header(options, options.op == "forward");
   } else {
     eval_kernel(options, kernel, device);

@@ -6,18 +6,19 @@
 namespace {
 
 constexpr const char* kBenchUsage =
-    "usage: outgrad bench [--format F,G|all] [--elements N] [--rounds N] [--seed N] [--json]\n"
+    "usage: outgrad bench [--format F,G|all] [--elements N] [--rounds N] [--seed N] [--json | --csv]\n"
     "         the kernels beside this machine's bandwidth, and beside PyTorch if OUTGRAD_PYTHON names a "
     "Python that has it\n"
-    "       outgrad bench --stores [--format F,G|all] [--elements N] [--rounds N] [--seed N] [--json]\n"
+    "       outgrad bench --stores [--format F,G|all] [--elements N] [--rounds N] [--seed N] [--json | "
+    "--csv]\n"
     "         GELU's kernels that keep less than y and a bit, beside those that keep these, in the same "
     "rounds\n"
     "       outgrad bench --tuned HEADER [--kernel K] [--format F] [--elements N] [--shape RxN,...] "
-    "[--rounds N] [--seed N] [--out DIR] [--json]\n"
+    "[--rounds N] [--seed N] [--out DIR] [--json | --csv]\n"
     "         the entry points without a tuned header and with it, in the same rounds\n";
 
 constexpr const char* kEvalUsage =
-    "usage: outgrad eval --op OP --format f32|f16|bf16 [--device cpu|cuda:N] [--json] ...\n"
+    "usage: outgrad eval --op OP --format f32|f16|bf16 [--device cpu|cuda:N] [--json | --csv] ...\n"
     "         one kernel over raw little-endian arrays in files; OP is one of\n"
     "         forward             --activation A --x X --y Y [--mask M]\n"
     "         backward            --activation A --dy DY --y Y [--mask M] --dx DX\n"

@@ -40,9 +40,11 @@ int on_all_gpus(const SearchOptions& options, const std::vector<Problem>& proble
     const auto alike = static_cast<std::size_t>(std::count(keys.begin(), keys.end(), key));
     const auto before = static_cast<std::size_t>(std::count(keys.begin(), keys.begin() + index, key));
     children.push_back(kernels::start_copy([&] {
+      SearchOptions of_child = options;
+      if (options.form) of_child.form = {.json = true};  // which is read again below
       if (std::freopen(said_by(index).c_str(), "w", stdout) == nullptr) return kernels::kExitEnvironment;
       return kernels::run_main([&] {
-        return on_gpu(index, options, problems, {shard.index * alike + before, shard.count * alike});
+        return on_gpu(index, of_child, problems, {shard.index * alike + before, shard.count * alike});
       });
     }));
   }
@@ -52,7 +54,7 @@ int on_all_gpus(const SearchOptions& options, const std::vector<Problem>& proble
     const int status = kernels::wait_for(children[static_cast<std::size_t>(index)]).status;
     worst = std::max(worst, status < 0 ? kernels::kExitEnvironment : status);
     const std::string said = kernels::read_file(said_by(index));
-    if (options.json) {
+    if (options.form) {
       const json summary = kernels::parse_json_line(said);
       // A device that failed has no summary: the reason is on stderr.
       summaries.push_back(summary.is_discarded() ? json(nullptr) : summary);
@@ -60,7 +62,7 @@ int on_all_gpus(const SearchOptions& options, const std::vector<Problem>& proble
       std::printf("== cuda:%d\n%s", index, said.c_str());
     }
   }
-  if (options.json) print_json(summaries);
+  if (options.form) kernels::print_result(options.form, summaries, "");
   return worst;
 }
 

@@ -18,7 +18,8 @@ struct MergeOptions {
   Words inputs{};
   std::string out{};
   Accuracy accuracy = Accuracy::kAsDefault;
-  bool publish = false, json = false;
+  bool publish = false;
+  kernels::ResultForm form;
 };
 
 MergeOptions merge_options(const Words& words) {
@@ -28,7 +29,7 @@ MergeOptions merge_options(const Words& words) {
     add_text(app, "--out", o.out);
     add_accuracy(app, o.accuracy);
     add_flag(app, "--publish", o.publish);
-    add_flag(app, "--json", o.json);
+    kernels::add_result_form(app, o.form, "the result");
   });
   if (o.out.empty()) throw kernels::SpecError("tune", "--out", "is required");
   return o;
@@ -134,13 +135,13 @@ int merge_command(const Words& words) {
   const Read merged = merge_into(options);
   if (options.publish) publish_records(merged.records, options.accuracy);
   const std::vector<ProblemEvidence> problems = weigh(merged.records, options.accuracy);
-  if (options.json) {
+  if (options.form) {
     const json summary = {{"schema", "outgrad.merge/1"},
                           {"database", options.out},
                           {"records", merged.records.size()},
                           {"records_read", merged.lines},
                           {"problems", evidence_json(problems)}};
-    std::printf("%s\n", line_of(summary).c_str());
+    kernels::print_result(options.form, summary, "problems");
     return kernels::kExitHolds;
   }
   std::printf("%s: %zu records of %zu read, %zu problems\n", options.out.c_str(), merged.records.size(),

@@ -90,8 +90,6 @@ std::optional<std::string> given(const Words& words, std::string_view option) {
   return has_value ? found[1] : "";
 }
 
-void print_json(const nlohmann::json& result) { std::printf("%s\n", result.dump(2).c_str()); }
-
 void read_options(const Mode& mode, const Words& words, const std::function<void(CLI::App&)>& declare) {
   CLI::App app;
   app.set_help_flag();  // the program's (commands.h)

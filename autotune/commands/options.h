@@ -25,9 +25,6 @@ using Words = std::vector<std::string>;  // of a command line, behind the comman
 // before any is read.
 std::optional<std::string> given(const Words& words, std::string_view option);
 
-// What --json prints.
-void print_json(const nlohmann::json& result);
-
 // One of the ways in which a command is used.
 struct Mode {
   const char* command;

@@ -28,7 +28,7 @@ struct PredictOptions {
   std::int64_t evaluations = 200;
   std::uint64_t seed = kSeed;
   Accuracy accuracy = Accuracy::kAsDefault;
-  bool json = false;
+  kernels::ResultForm form;
 };
 
 PredictOptions predict_options(const Words& words) {
@@ -42,7 +42,7 @@ PredictOptions predict_options(const Words& words) {
     add_number<std::int64_t>(app, "--evaluations", o.evaluations, 1, 1'000'000);
     add_seed(app, o.seed);
     add_accuracy(app, o.accuracy);
-    add_flag(app, "--json", o.json);
+    kernels::add_result_form(app, o.form, "the result");
   });
   return o;
 }
@@ -174,7 +174,7 @@ int predict_command(const Words& words) {
     line.draw("compiling for " + device + ": " + std::to_string(done) + " of " + std::to_string(programs) +
               ", " + std::to_string(std::lround(seconds_since(began))) + " s");
   };
-  if (!options.json)
+  if (!options.form)
     std::printf("%s as on %s; nothing runs: all figures are predicted\n", device.c_str(),
                 architecture.board.c_str());
   json rankings = json::array();
@@ -196,7 +196,7 @@ int predict_command(const Words& words) {
     for (const gpu::Outcome& outcome : outcomes) records.push_back(predicted_record(outcome, architecture));
     const ProblemRanking ranking = ranking_of(outcomes);
     if (!ranking.ranked.empty()) best.push_back(best_of(ranking.ranked, outcomes.front(), architecture));
-    if (options.json)
+    if (options.form)
       rankings.push_back(predictions_json(problem, ranking, architecture));
     else
       print_predictions(problem, points, outcomes.size(), ranking);
@@ -207,14 +207,16 @@ int predict_command(const Words& words) {
   const std::string origin =
       "predicted for " + device + " as on " + architecture.board + "; nothing was measured";
   kernels::write_file(tuned, tuned_header(best, Backend::kCuda, origin, options.accuracy));
-  if (options.json)
-    print_json({{"schema", "outgrad.tune_offline/1"},
-                {"architecture", device},
-                {"board", architecture.board},
-                {"predicted", true},
-                {"database", database},
-                {"header", tuned},
-                {"problems", rankings}});
+  if (options.form)
+    kernels::print_result(options.form,
+                          json{{"schema", "outgrad.tune_offline/1"},
+                               {"architecture", device},
+                               {"board", architecture.board},
+                               {"predicted", true},
+                               {"database", database},
+                               {"header", tuned},
+                               {"problems", rankings}},
+                          "problems");
   else
     std::printf("%s and %s, in %.1f s\n", tuned.c_str(), database.c_str(), seconds_since(began));
   return kernels::kExitHolds;

@@ -17,7 +17,7 @@ struct RankingOptions {
   std::string device, kernel, format, ranking, out = "out/tuned";
   std::vector<Shape> shapes{};
   std::uint64_t seed = kSeed;
-  bool json = false;
+  kernels::ResultForm form;
 };
 
 RankingOptions ranking_options(const Words& words) {
@@ -28,7 +28,7 @@ RankingOptions ranking_options(const Words& words) {
     add_shapes(app, o.shapes);
     add_text(app, "--out", o.out);
     add_seed(app, o.seed);
-    add_flag(app, "--json", o.json);
+    kernels::add_result_form(app, o.form, "the result");
   });
   return o;
 }
@@ -144,8 +144,8 @@ int ranking_command(const Words& words) {
     throw kernels::SpecError("tune", "--ranking", "'" + options.ranking + "' is no architecture, sm_XX");
   const Recording recording = recording_of(options.device, options.kernel, options.format);
   const RankingResult result = rank(recording, options, path);
-  if (options.json)
-    print_json(ranking_json(result, recording, options, path));
+  if (options.form)
+    kernels::print_result(options.form, ranking_json(result, recording, options, path), "");
   else
     print_ranking(result, recording, options);
   return kernels::kExitHolds;

@@ -17,7 +17,7 @@ struct ReplayOptions {
   std::int64_t evaluations = 0;  // 0: a share of the space
   std::uint64_t seed = kSeed;
   Accuracy accuracy = Accuracy::kAsDefault;
-  bool json = false;
+  kernels::ResultForm form;
 };
 
 ReplayOptions replay_options(const Words& words) {
@@ -30,7 +30,7 @@ ReplayOptions replay_options(const Words& words) {
     add_accuracy(app, o.accuracy);
     add_text(app, "--export-kernel-tuner", o.kernel_tuner);
     add_text(app, "--export-t4", o.t4);
-    add_flag(app, "--json", o.json);
+    kernels::add_result_form(app, o.form, "the result");
   });
   return o;
 }
@@ -67,7 +67,7 @@ void search_recording(const Recording& recording, const std::string& path, const
   const auto best = std::find(run.best_ms.begin(), run.best_ms.end(), run.best_ms.back());
   const auto found = static_cast<std::size_t>(best - run.best_ms.begin()) + 1;
   const double share = share_of_optimum(recording, run, run.best_ms.size());
-  if (options.json) {
+  if (options.form) {
     json result = {{"schema", "outgrad.replay/1"},
                    {"file", path},
                    {"device", recording.device},
@@ -85,7 +85,7 @@ void search_recording(const Recording& recording, const std::string& path, const
       result["best"] = recording.name_of(*run.best);
       result["best_ms"] = run.best_ms.back();
     }
-    print_json(result);
+    kernels::print_result(options.form, result, "");
     return;
   }
   std::printf("%s: %s on %s, %.0f raw points, %zu recorded\n", path.c_str(), recording.kernel.c_str(),

@@ -107,7 +107,7 @@ class SearchRun {
     if (key_) published_ = known_records(*key_, Rung::kFamily);
     for (const Database* source : {&database_, &published_})
       for (const std::string& warning : source->warnings) kernels::print_error_line("warning: " + warning);
-    if (!options_.json) std::printf("%s\n", device_.description().c_str());
+    if (!options_.form) std::printf("%s\n", device_.description().c_str());
     std::vector<Part> parts = parts_of_run();
     for (Part& part : parts) {
       settings_.seconds = (budget_ - elapsed()) / static_cast<double>(parts.size() - begun_);
@@ -147,7 +147,7 @@ class SearchRun {
     constexpr std::size_t kSeeds = 4;  // of a problem, from other devices and sizes
     const Problem& problem = part.problem;
     const std::unique_ptr<Tunable> space = device_.space_of(problem, shard_);
-    if (!options_.json)
+    if (!options_.form)
       std::printf("%s: space: %s\n", problem.sized_name().c_str(), size_report(space->points()).c_str());
     Known known{std::move(part.known), {}};
     if (key_)
@@ -160,7 +160,7 @@ class SearchRun {
                                                          .accuracy = options_.accuracy});
     const SearchResult result = search(*space, settings_, known, device_.run(), database_path_, winners_);
     line_.erase();
-    if (!options_.json) print(result);
+    if (!options_.form) print(result);
     summaries_.push_back(summary_of(problem, result));
   }
 
@@ -177,15 +177,16 @@ class SearchRun {
         winners_in(records, device_.run().hashes, options_.out, options_.accuracy);
     kernels::write_file(tuned_path_, tuned_header(chosen, device_.backend(), "for " + device_.description(),
                                                   options_.accuracy));
-    if (options_.json) {
+    if (options_.form) {
       json won = json::array();
       for (const Record& winner : winners_) won.push_back(to_json(winner));
-      return print_json({{"schema", "outgrad.tune_summary/1"},
+      const json summary{{"schema", "outgrad.tune_summary/1"},
                          {"seconds", elapsed()},
                          {"database", database_path_},
                          {"header", tuned_path_},
                          {"problems", summaries_},
-                         {"winners", won}});
+                         {"winners", won}};
+      return kernels::print_result(options_.form, summary, "winners");
     }
     std::printf("%s and %s, in %.1f s\n", tuned_path_.c_str(), database_path_.c_str(), elapsed());
     print_accuracy(problems_, chosen, key_);
@@ -227,7 +228,7 @@ void add_search_options(CLI::App& app, SearchOptions& options) {
   add_seed(app, options.seed);
   add_flag(app, "--fresh", options.fresh);
   add_flag(app, "--publish", options.publish);
-  add_flag(app, "--json", options.json);
+  kernels::add_result_form(app, options.form, "the result");
 }
 
 Shard shard_of(std::string text) {

@@ -19,7 +19,8 @@ struct SearchOptions {
   std::int64_t evaluations = INT64_MAX;  // of each problem; without it the budget alone decides
   std::uint64_t seed = kSeed;
   Accuracy accuracy = Accuracy::kAsDefault;
-  bool fresh = false, publish = false, json = false;
+  bool fresh = false, publish = false;
+  kernels::ResultForm form;
 };
 void add_search_options(CLI::App& app, SearchOptions& options);
 

@@ -10,9 +10,10 @@ Mode tune_mode(const char* name) {
       "--accuracy",  "--board",    "--budget",      "--defaults",
       "--device",    "--elements", "--evaluations", "--export-kernel-tuner",
       "--export-t4", "--format",   "--fresh",       "--headers",
-      "--json",      "--kernel",   "--merge",       "--out",
-      "--passes",    "--publish",  "--ranking",     "--record",
-      "--seed",      "--shape",    "--shard",       "--strategy"};
+      "--csv",       "--json",     "--kernel",      "--merge",
+      "--out",       "--passes",   "--publish",     "--ranking",
+      "--record",    "--seed",     "--shape",       "--shard",
+      "--strategy"};
   return {"tune", name, kOptions};
 }
 

@@ -12,6 +12,7 @@
 
 #include "kernels/support/errors.h"
 #include "kernels/support/numbers.h"
+#include "kernels/support/result.h"
 
 namespace outgrad::kernels {
 
@@ -25,6 +26,13 @@ CLI::Validator in_range(Number least, Number most) {
     return "'" + text + "' is not " + (std::integral<Number> ? "an integer " : "a number ") + range;
   };
   return CLI::Validator(refusal, range);
+}
+
+// The options that choose the form of a result; `what` is what they print.
+inline void add_result_form(CLI::App& app, ResultForm& form, const std::string& what) {
+  CLI::Option* const json = app.add_flag("--json", form.json, "Print " + what + " as JSON");
+  app.add_flag("--csv", form.csv, "Print " + what + " as comma-separated values, a head and a row for each")
+      ->excludes(json);
 }
 
 // Has the application read the words, a command and its options, and run the command; or prints its help

@@ -13,6 +13,7 @@
 #include "kernels/support/digest.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/options.h"
 #include "kernels/support/process.h"
 #include "tests/attack/gate.h"
 #include "validation/certificate/header_reader.h"
@@ -29,7 +30,8 @@ struct Arguments {
   std::vector<std::string> headers, merge;
   std::optional<size_t> mutations, passes, specifications, stores;
   std::uint64_t seed = 1;
-  bool json = false, fresh = false;
+  kernels::ResultForm form;
+  bool fresh = false;
 };
 
 // Mutants of a header, kinds of damage of each coefficient and comment, specifications, and those of stores.
@@ -188,8 +190,8 @@ void run(const Arguments& arguments, int& status) {
   }
   const nlohmann::json document = gate::document(units, arguments.seed);
   if (!arguments.out.empty()) kernels::write_file(arguments.out, document.dump(1) + "\n");
-  if (arguments.json) {
-    fmt::print("{}\n", document.dump(1));
+  if (arguments.form) {
+    kernels::print_result(arguments.form, document, "");
   } else {
     print(document);
   }
@@ -225,7 +227,7 @@ void add_attack(CLI::App& app, int& status) {
   command->add_option("--out", arguments->out,
                       "Where the results go; units that are there already are kept, and not done again");
   command->add_flag("--fresh", arguments->fresh, "Do everything again");
-  command->add_flag("--json", arguments->json, "Print the results as JSON");
+  kernels::add_result_form(*command, arguments->form, "the results");
   command->callback([arguments, &status] { run(*arguments, status); });
 }
 

@@ -12,6 +12,7 @@
 
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/options.h"
 #include "tests/attack/norms.h"
 
 namespace outgrad::validation {
@@ -23,7 +24,7 @@ struct NormArguments {
   bool attack = false;
   AttackOptions options;
   std::string out;
-  bool json = false;
+  kernels::ResultForm form;
 };
 
 std::string multiple(double value) { return value > 0 ? fmt::format("{:.3g}", value) : "0"; }
@@ -94,12 +95,9 @@ int run_norms(const NormArguments& arguments) {
   const auto begin = std::chrono::steady_clock::now();
   const std::vector<AttackResult> results = attack_all(options);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  const std::string text = arguments.json || !arguments.out.empty()
-                               ? to_json(options, results).dump(arguments.json ? 1 : -1) + "\n"
-                               : "";
-  if (!arguments.out.empty()) kernels::write_file(arguments.out, text);
-  if (arguments.json) {
-    fmt::print("{}", text);
+  if (!arguments.out.empty()) kernels::write_file(arguments.out, to_json(options, results).dump(-1) + "\n");
+  if (arguments.form) {
+    kernels::print_result(arguments.form, to_json(options, results), "cases");
   } else {
     print_attack(results, seconds);
   }
@@ -143,7 +141,7 @@ void add_stability_attack(CLI::App& app, int& status) {
   command->add_option("--max-columns", options.max_columns, "Only cases of at most so many channels")
       ->capture_default_str();
   command->add_option("--out", arguments->out, "Write the JSON to this file");
-  command->add_flag("--json", arguments->json, "JSON on standard output instead of tables");
+  kernels::add_result_form(*command, arguments->form, "the cases");
   command->callback([arguments, &status] { status = run_norms(*arguments); });
 }
 

@@ -18,6 +18,15 @@ expect() {  # expect WHAT EXPECTED FOUND
 }
 
 everything=$(calls_of)
+# Each stage says which of how many it is, and ends with what it came to and the files that it wrote.
+mapfile -t stages < <(sed -nE 's/^stage +([0-9]+) of ([0-9]+): .*, about [0-9]+:[0-9]{2} left$/\1 \2/p' \
+  "$sandbox/build/stdout")
+expect "numbers of stages" "$(seq -f "%g ${#stages[@]}" "${#stages[@]}")" "$(printf '%s\n' "${stages[@]}")"
+while read -r file; do
+  grep -q "^  *$sandbox/out/$file$" "$sandbox/build/stdout" || fail "no stage says that it wrote $file"
+done < <(cd "$sandbox/out" && find fits sweeps stability tuned report -type f -not -name inputs.sha256)
+expect "the last line" 1 "$(tail -n 1 "$sandbox/build/stdout" |
+  grep -c "s: every bound that was measured holds; $sandbox/out/report/index.html$")"
 expect "unchanged" "" "$(calls_of)"
 touch "$sandbox"/approx/specs/*.json
 expect "new file times, old content" "" "$(calls_of)"
@@ -60,6 +69,9 @@ code=0
 expect "a second run beside the first" 3 "$code"
 kill -KILL "$first"
 wait "$first" 2>/dev/null || true
+expect "what a run that did not finish leaves" "True True" "$(python3 -c 'import json, sys
+p = json.load(open(sys.argv[1]))
+print(p["run"] == [], "sweeps/gelu_bf16.json" in p["pending"])' "$sandbox/out/provenance.json")"
 
 # Committed files change with --publish alone.
 cd "$sandbox"

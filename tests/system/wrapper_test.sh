@@ -20,7 +20,7 @@ fail() {
 
 commands=(tune eval bench)
 [[ ! -x $programs/outgrad-fit ]] ||
-  commands+=(fit emit pareto table reach certify check validate front stability attack report)
+  commands+=(fit emit pareto table reach certify check validate front stability attack report compare)
 # Another version of CLI11 lays the same words out otherwise.
 written_with=2.1.2
 here=$(printf '#include <CLI/Version.hpp>\nCLI11_VERSION\n' | g++ -E -P -x c++ - 2>/dev/null |
@@ -210,6 +210,9 @@ wrapper 0 fit x.json
 rm -r "$sandbox/first"
 env PATH="$stubs:$PATH" LOG="$log" "${environment[@]}" python3 -c 'import pty, sys; pty.spawn(sys.argv[1:])' \
   "$checkout/outgrad" fit x.json >"$sandbox/said" </dev/null
+for bar in 'configuring \[  *##########\|configuring \[##########' 'building \[  *\]'; do
+  grep -q "outgrad: $bar" "$sandbox/said" || fail "no '$bar' before the first step: $(cat -v "$sandbox/said")"
+done
 for bar in '\[#######  *\] 1/4, [0-9]*:[0-9][0-9] left' \
   '\[##############################\] 4/4, 0:00 left'; do
   grep -q "outgrad: building $bar" "$sandbox/said" ||

@@ -10,6 +10,7 @@
 #include "kernels/host/errors.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/options.h"
 #include "validation/front/front.h"
 #include "validation/softmax/code.h"
 #include "validation/softmax/rows.h"
@@ -21,7 +22,8 @@ namespace {
 struct Arguments {
   std::string activation = "gelu", histogram, speed, out;
   std::vector<std::string> foreign;
-  bool json = false, softmax = false;
+  bool softmax = false;
+  kernels::ResultForm form;
   int groups = SoftmaxFrontOptions{}.groups;
 };
 
@@ -67,9 +69,13 @@ bool front(const Arguments& arguments) {
     }
   }
   const std::vector<FrontRow> rows = front_of(f, std::move(stores), distributions, kRankBy);
-  const std::string json = front_json(f, rows).dump(1) + "\n";
-  kernels::write_file(arguments.out.empty() ? fmt::format("out/front/{}.json", f.name) : arguments.out, json);
-  fmt::print("{}", arguments.json ? json : front_text(f, rows));
+  const nlohmann::ordered_json result = front_json(f, rows);
+  kernels::write_file(arguments.out.empty() ? fmt::format("out/front/{}.json", f.name) : arguments.out,
+                      result.dump(1) + "\n");
+  if (arguments.form)
+    kernels::print_result(arguments.form, result, "stores");
+  else
+    fmt::print("{}", front_text(f, rows));
   bool all = true;
   for (const FrontRow& row : rows) all = holds(row) && all;
   return all;
@@ -94,10 +100,12 @@ bool front_of_softmax(const Arguments& arguments) {
   nlohmann::ordered_json result = softmax_front_json(rows);
   result["code"] = to_json(proof);
   result["attack"] = to_json(attack);
-  const std::string json = result.dump(1) + "\n";
-  kernels::write_file(arguments.out.empty() ? "out/softmax/front.json" : arguments.out, json);
-  fmt::print("{}",
-             arguments.json ? json : to_text(proof) + to_text(attack) + "\n" + softmax_front_text(rows));
+  kernels::write_file(arguments.out.empty() ? "out/softmax/front.json" : arguments.out,
+                      result.dump(1) + "\n");
+  if (arguments.form)
+    kernels::print_result(arguments.form, result, "rows");
+  else
+    fmt::print("{}", to_text(proof) + to_text(attack) + "\n" + softmax_front_text(rows));
   const bool all =
       holds(proof) && attack.violations == 0 &&
       std::all_of(rows.begin(), rows.end(), [](const SoftmaxFrontRow& row) { return row.holds(); });
@@ -120,7 +128,7 @@ void add_front(CLI::App& app, int& status) {
                       "what bench --stores --json wrote, for the speed of our stores");
   command->add_option("--out", arguments->out,
                       "result (default: out/front/ACTIVATION.json, or out/softmax/front.json)");
-  command->add_flag("--json", arguments->json, "print the result as JSON");
+  kernels::add_result_form(*command, arguments->form, "the result");
   CLI::Option* const softmax =
       command
           ->add_flag("--softmax", arguments->softmax,

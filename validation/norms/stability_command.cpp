@@ -16,6 +16,7 @@
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/json.h"
+#include "kernels/support/options.h"
 #include "validation/norms/stability.h"
 #include "validation/norms/tensors.h"
 
@@ -36,7 +37,7 @@ struct Arguments {
   std::optional<float> scale;
   std::optional<double> tau;
   std::string out;
-  bool json = false;
+  kernels::ResultForm form;
   bool extract = false;
   std::vector<std::string> metadata;
   size_t worst = 10;
@@ -305,15 +306,12 @@ void run(Arguments& arguments) {
   if (arguments.extract) return extract(arguments);
   const std::vector<Layer> layers = analyse_all(arguments);
   // Names of zip entries may contain any bytes, but JSON is UTF-8.
-  const std::string text =
-      arguments.json || !arguments.out.empty()
-          ? document(arguments, layers)
-                    .dump(arguments.json ? 1 : -1, ' ', false, nlohmann::json::error_handler_t::replace) +
-                "\n"
-          : "";
-  if (!arguments.out.empty()) kernels::write_file(arguments.out, text);
-  if (arguments.json) {
-    fmt::print("{}", text);
+  if (!arguments.out.empty())
+    kernels::write_file(
+        arguments.out,
+        document(arguments, layers).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  if (arguments.form) {
+    kernels::print_result(arguments.form, document(arguments, layers), "norms");
   } else {
     print_tables(arguments, layers);
   }
@@ -361,7 +359,7 @@ void add_stability(CLI::App& app) {
   command->add_option("--worst", arguments->worst, "Channels shown in the table of worst ones")
       ->capture_default_str();
   command->add_option("--out", arguments->out, "Write the JSON (with --extract: the tensors) to this file");
-  command->add_flag("--json", arguments->json, "JSON on standard output instead of tables");
+  kernels::add_result_form(*command, arguments->form, "the norms");
   command->add_flag("--extract", arguments->extract,
                     "Copy the norm parameters, as fp32, to the .safetensors file named by --out");
   command->add_option("--metadata", arguments->metadata, "With --extract: KEY=VALUE for the file's metadata");

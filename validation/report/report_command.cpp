@@ -10,6 +10,7 @@
 #include <string>
 
 #include "kernels/support/errors.h"
+#include "kernels/support/options.h"
 #include "validation/report/facts.h"
 #include "validation/report/requirements.h"
 
@@ -18,7 +19,7 @@ namespace {
 
 struct Arguments {
   std::string in = "out", out, headers;
-  bool json = false;
+  kernels::ResultForm form;
 };
 
 /// Headers are in the folder itself or, for the committed results of a checkout, where they are committed:
@@ -48,7 +49,8 @@ bool report(const Arguments& arguments) {
                              "pareto/, front/, proofs/, studies/, training/, tests/, tuned/)");
   const std::vector<Requirement> rows = requirements(results);
   Json json = to_json(rows);
-  const std::string shown = arguments.json ? json.dump(1) + "\n" : to_text(rows);
+  const std::string shown =
+      arguments.form ? kernels::to_text(arguments.form, json, "requirements") : to_text(rows);
   json["facts"] = facts(results);
   write_report(json, out.string());
   fmt::print("{}", shown);
@@ -74,7 +76,7 @@ void add_report(CLI::App& app, int& status) {
       "Folder with the coefficient headers (default: IN/generated, else kernels/generated beside IN)");
   command->add_option("--out", arguments->out,
                       "Folder for index.html, report.md and report.json (default: IN/report)");
-  command->add_flag("--json", arguments->json, "Print the requirements and their verdicts as JSON");
+  kernels::add_result_form(*command, arguments->form, "the requirements and their verdicts");
   command->callback([arguments, &status] {
     if (!report(*arguments)) status = kernels::kExitViolated;
   });

@@ -50,7 +50,7 @@ struct Arguments {
   std::vector<std::string> merge;
   std::string out;
   int threads = 0;
-  bool json = false;
+  kernels::ResultForm form;
 };
 
 const FloatFormat& format_of(const std::string& name) {
@@ -371,7 +371,7 @@ struct Session {
   const Arguments& arguments;
   SweepOptions options;
   bool merges = false, many = false;
-  bool quiet() const { return arguments.json || options.shards > 1; }  // only JSON is wanted
+  bool quiet() const { return arguments.form || options.shards > 1; }  // no text is wanted
   bool speaks() const { return options.ranks->rank() == 0; }
 };
 
@@ -489,8 +489,8 @@ bool validate_quantiser(const ForeignFunction& function, const Arguments& argume
                               ? arguments.out
                               : "out/foreign/sweeps/" + function.name + "_" + arguments.format + ".json";
   kernels::write_file(out, json.dump(1) + "\n");
-  if (arguments.json) {
-    fmt::print("{}\n", json.dump(1));
+  if (arguments.form) {
+    kernels::print_result(arguments.form, json, "ranges");
     return holds(json);
   }
   print_quantiser(json);
@@ -619,11 +619,13 @@ bool validate(const Arguments& arguments) {
     out = out_of(each, run);
     nlohmann::ordered_json json = validate_one(each.subject, std::move(parts), out, run);
     all_hold = holds(json) && all_hold;
-    if (arguments.json) list.push_back(std::move(json));
+    if (arguments.form) list.push_back(std::move(json));
   }
   if (!run.speaks()) return true;
-  if (arguments.json)
-    fmt::print("{}\n", (run.many ? list : list.front()).dump(1));
+  if (arguments.form.csv)
+    kernels::print_result(arguments.form, list, ".domains");
+  else if (arguments.form.json)
+    kernels::print_result(arguments.form, run.many ? list : list.front(), "");
   else
     fmt::print("written to {}\n", run.many ? std::filesystem::path(out).parent_path().string() : out);
   return all_hold;
@@ -660,7 +662,7 @@ void add_validate(CLI::App& app, int& status) {
                       "Result file, or the folder of many; an interrupted sweep continues from the file of "
                       "this name + .chunks");
   command->add_option("--threads", arguments->threads, "Threads (0: all)")->check(kernels::in_range(0, 1024));
-  command->add_flag("--json", arguments->json, "Print the result as JSON");
+  kernels::add_result_form(*command, arguments->form, "the result");
   command->callback([arguments, &status] {
     if (!validate(*arguments)) status = kernels::kExitViolated;
   });

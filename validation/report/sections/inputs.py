@@ -1,5 +1,6 @@
 """What the report was made from: how many files of each kind, and of which run each is."""
 
+import re
 from collections import Counter
 
 from blocks import paragraph, table
@@ -23,14 +24,20 @@ KINDS = {
     "proofs": ("proof", "run of Coq", "runs of Coq"),
     "pareto": ("front", "front", "fronts"),
     "ledgers": ("ledger", "", ""),
+    "llama_ledgers": ("ledger", "", ""),
+    "speeds": ("speed", "", ""),
     "training": ("training", "training study", "training studies"),
     "tests": ("tests", "record of tests", "records of tests"),
     "tuned": ("tuning", "tuned problem", "tuned problems")}
 
 
+def headers_in(results: Results) -> list:
+    return [one for kind in ("backward", "tables", "forward", "rounded", "codes")
+            for one in results.headers[kind]]
+
+
 def inputs(results: Results) -> list[dict]:
-    headers = [one for kind in ("backward", "tables", "forward", "rounded", "codes")
-               for one in results.headers[kind]]
+    headers = headers_in(results)
     counts = [(len(headers) - len(results.headers["codes"]), "coefficient header", "coefficient headers")]
     counts += [(len(results.of_kind[kind]), one, several) for kind, (_, one, several) in KINDS.items()]
     sources = ", ".join(f"{n} {one if n == 1 else several}" for n, one, several in counts if n and one)
@@ -47,11 +54,20 @@ def inputs(results: Results) -> list[dict]:
             *(paragraph(f"Warning: {warning}", "bad") for warning in results.warnings)]
 
 
+def dates_of(committed: list[str]) -> str:
+    """Of origins "committed DATE COMMIT": the first and the last date."""
+    dates = sorted({match[0] for origin in committed if (match := re.search("[0-9]{4}-[0-9-]{5}", origin))})
+    return " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else ""
+
+
 def origins(results: Results, kinds: tuple[str, ...]) -> list[dict]:
     """A line that says of which runs the files are, where they are not all of this run."""
     files = Counter(item.origin for kind in kinds
                     for item in (results.of_kind.get(kind) or results.headers.get(kind, ())))
     if not results.made_by or files.keys() <= {"this run"}:
         return []
+    committed = [origin for origin in files if origin.startswith("committed ")]
+    if len(committed) > 1:  # the last section names the commit of every file
+        files[f"committed {dates_of(committed)}"] = sum(files.pop(origin) for origin in committed)
     text = ", ".join(f"{origin} ({n} {'file' if n == 1 else 'files'})" for origin, n in sorted(files.items()))
     return [paragraph(f"This section was made from: {quoted(text)}.", "muted")]

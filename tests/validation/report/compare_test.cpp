@@ -1,0 +1,180 @@
+// Two results side by side: what is exact changes with its last bit, what is timed only beyond its intervals.
+#include "validation/report/compare.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
+
+namespace outgrad::validation {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const std::string kData = OUTGRAD_SOURCE_DIR "/notebooks_data/";
+
+class Compare : public testing::Test {
+ protected:
+  std::string write(const std::string& name, const Json& json) const {
+    kernels::write_file(folder_ / name, json.dump());
+    return folder_ / name;
+  }
+  static Json committed(const std::string& name) { return Json::parse(kernels::read_file(kData + name)); }
+  /// How often each change occurs between the file that is committed and what `edit` makes of it.
+  std::map<Change, int> changes(const std::string& name, const std::function<void(Json&)>& edit) const {
+    Json json = committed(name);
+    edit(json);
+    std::map<Change, int> count;
+    for (const Difference& one : compare(read_compared(kData + name), read_compared(write("b.json", json))))
+      ++count[one.change];
+    return count;
+  }
+  static std::string refusal(const std::function<void()>& call) {
+    try {
+      call();
+    } catch (const kernels::SpecError& error) {
+      return error.what();
+    }
+    return "accepted";
+  }
+
+  kernels::ScratchFolder folder_;
+};
+
+TEST_F(Compare, AResultIsTheSameAsItself) {
+  for (const char* name : {"sweeps/gelu_bf16.json", "sweeps/gelu_code_bf16.json", "bench/cpu.json",
+                           "bench/cpu_amd_epyc.json", "bench/stores.json"}) {
+    const std::map<Change, int> found = changes(name, [](Json&) {});
+    EXPECT_EQ(found.size(), 1u) << name;
+    EXPECT_GT(found.count(Change::same) ? found.at(Change::same) : 0, 5) << name;
+  }
+}
+
+// Of a sweep every input was counted: the least difference is a change.
+TEST_F(Compare, WhatIsExactChangesWithItsLastBit) {
+  const auto with = [&](double factor) {
+    return changes("sweeps/gelu_bf16.json", [&](Json& sweep) {
+      Json& bound = sweep["domains"][0]["T"]["bound"];
+      bound = std::nextafter(bound.get<double>(), factor * bound.get<double>());
+    });
+  };
+  EXPECT_EQ(with(2)[Change::worse], 1);
+  EXPECT_EQ(with(2)[Change::better], 0);
+  EXPECT_EQ(with(0)[Change::better], 1);
+  EXPECT_EQ(with(0)[Change::worse], 0);
+  EXPECT_EQ(changes("sweeps/gelu_bf16.json",
+                    [](Json& sweep) { sweep["domains"][1]["counts"]["wrong_mask"] = 1; })[Change::worse],
+            1);
+}
+
+// The same machine again, a little slower than its rounds differ, and much slower.
+TEST_F(Compare, WhatIsTimedChangesBeyondItsIntervals) {
+  const auto scaled = [&](double factor) {
+    return changes("bench/cpu.json", [&](Json& bench) {
+      for (Json& ns : bench["groups"][0]["cases"][2]["ns"]) ns = factor * ns.get<double>();
+    });
+  };
+  EXPECT_EQ(scaled(1.001)[Change::noise], 1);
+  EXPECT_EQ(scaled(2)[Change::worse], 1);
+  EXPECT_EQ(scaled(0.5)[Change::better], 1);
+  EXPECT_EQ(scaled(2)[Change::same], scaled(1)[Change::same] - 1);
+  EXPECT_EQ(changes("bench/cpu.json",
+                    [](Json& bench) {
+                      Json& ns = bench["groups"][0]["cases"][2]["ns"];
+                      ns = Json::array({1.0, 2.0, 3.0});
+                    })[Change::undecided],
+            1);
+}
+
+TEST_F(Compare, WhatOneAloneHasIsSaid) {
+  const auto found =
+      changes("bench/stores.json", [](Json& bench) { bench["groups"][0]["stores"][0]["store"] = "another"; });
+  EXPECT_EQ(found.at(Change::only_a), 2);
+  EXPECT_EQ(found.at(Change::only_b), 2);
+}
+
+TEST_F(Compare, TheTunersDatabasesByTheirWinners) {
+  const std::string file = kData + "tuned/cuda_nvidia_h200_7e14bd12.jsonl";
+  const ComparedFile a = read_compared(file);
+  EXPECT_EQ(a.machine, "NVIDIA H200");
+  EXPECT_GT(a.figures.size(), 5u);
+  for (const Difference& one : compare(a, a)) EXPECT_EQ(one.change, Change::same) << one.of;
+  ComparedFile b = a;
+  b.figures[0].value *= 2, b.figures[0].interval = ConfidenceInterval{b.figures[0].value, b.figures[0].value};
+  EXPECT_EQ(compare(a, b)[0].change, Change::better);
+  EXPECT_EQ(compare(b, a)[0].change, Change::worse);
+}
+
+// The interval is the one of order statistics: of 8 values the ends, of 20 the 4th from either end. Of
+// medians of samples of anything, it holds the true one as often as it says.
+TEST_F(Compare, TheIntervalHoldsTheMedian) {
+  const auto of = [](int n) {
+    std::vector<double> values(static_cast<std::size_t>(n));
+    for (int i = 0; i < n; ++i) values[static_cast<std::size_t>(i)] = n - i;
+    return median_of(values).interval;
+  };
+  EXPECT_FALSE(of(0) || of(7));
+  EXPECT_EQ(std::pair(of(8)->low, of(8)->high), std::pair(1.0, 8.0));
+  EXPECT_EQ(std::pair(of(20)->low, of(20)->high), std::pair(4.0, 17.0));
+  std::mt19937 random(1);
+  std::exponential_distribution<double> skewed(1);
+  int held = 0;
+  constexpr int kTrials = 4000;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    std::vector<double> values(25);
+    for (double& value : values) value = skewed(random);
+    const ConfidenceInterval interval = *median_of(values).interval;
+    held += interval.low <= std::log(2.0) && std::log(2.0) <= interval.high;
+  }
+  EXPECT_GE(held, 0.985 * kTrials);
+}
+
+TEST_F(Compare, TheTableFitsATerminalAndItsJsonHasTheSame) {
+  const ComparedFile a = read_compared(kData + "bench/cpu.json"),
+                     b = read_compared(kData + "bench/cpu_amd_epyc.json");
+  const std::vector<Difference> found = compare(a, b);
+  const std::string text = to_text(a, b, found);
+  EXPECT_NE(text.find("The machines differ"), std::string::npos);
+  std::size_t begin = text.find("The machines");
+  for (std::size_t end = 0; begin < text.size(); begin = end + 1) {
+    end = text.find('\n', begin);
+    EXPECT_LE(end - begin, 100u) << text.substr(begin, end - begin);
+  }
+  const Json json = to_json(a, b, found);
+  EXPECT_EQ(json["differences"].size(), found.size());
+  EXPECT_EQ(json["differences"][0]["change"], to_string(found[0].change));
+}
+
+TEST_F(Compare, OtherFilesAreRefusedWithTheirPlace) {
+  const auto read = [&](const std::string& file) { return refusal([&] { read_compared(file); }); };
+  const std::string fit = kData + "fits/gelu_bf16.json";
+  EXPECT_TRUE(read(fit).starts_with(fit + ": schema: is none of outgrad.sweep/1"));
+  EXPECT_TRUE(read(folder_ / "absent").ends_with("file: is no file"));
+  kernels::write_file(folder_ / "half.json", "{");
+  EXPECT_NE(read(folder_ / "half.json").find("half.json: byte 2: is not JSON"), std::string::npos);
+  kernels::write_file(folder_ / "empty.jsonl", "");
+  EXPECT_NE(read(folder_ / "empty.jsonl").find("has no records"), std::string::npos);
+  const auto both = [&](const std::string& one, const std::string& other) {
+    return refusal([&] { compare(read_compared(kData + one), read_compared(kData + other)); });
+  };
+  EXPECT_NE(both("sweeps/gelu_bf16.json", "bench/cpu.json").find("cpu.json: schema: is not that of"),
+            std::string::npos);
+  EXPECT_NE(both("sweeps/gelu_bf16.json", "sweeps/gelu_f16.json").find("is of gelu, y in f16, and"),
+            std::string::npos);
+  Json sweep = committed("sweeps/gelu_bf16.json");
+  sweep["domains"][1]["T"]["bound"] = "x";
+  EXPECT_NE(read(write("wrong.json", sweep)).find("wrong.json: domains[1].T.bound: "), std::string::npos);
+}
+
+}  // namespace
+}  // namespace outgrad::validation
