@@ -1,7 +1,9 @@
 // outgrad-check: the second witness. Subcommands check, validate, front, stability, report.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -9,6 +11,7 @@
 
 #include "kernels/support/errors.h"
 #include "kernels/support/options.h"
+#include "kernels/support/progress.h"
 #include "validation/certificate/check.h"
 #include "validation/front/front_command.h"
 #include "validation/norms/stability_command.h"
@@ -18,6 +21,13 @@
 namespace {
 
 using namespace outgrad;
+
+validation::CheckReport check_with_progress(const validation::Header& header, const std::string& file,
+                                            const std::string& place) {
+  std::atomic<int> done = 0;
+  const kernels::JobLine line(place, [&] { return fmt::format("{} claims proven of {}", done.load(), file); });
+  return validation::check_header(header, validation::Findings::all, &done);
+}
 
 // `status` is set where a bound does not hold; bad input and the environment leave by exceptions.
 void add_check(CLI::App& app, int& status) {
@@ -35,9 +45,11 @@ void add_check(CLI::App& app, int& status) {
     std::vector<validation::Header> headers;
     for (const std::string& file : arguments->files) headers.push_back(validation::read_header(file));
     std::vector<validation::CheckReport> reports;
-    for (const validation::Header& header : headers) {
-      reports.push_back(validation::check_header(header));
-      if (!arguments->json) fmt::print("{}", validation::to_text(reports.back()));
+    const bool coloured = kernels::takes_colour(STDOUT_FILENO);
+    for (std::size_t k = 0; k < headers.size(); ++k) {
+      reports.push_back(check_with_progress(headers[k], arguments->files[k],
+                                            fmt::format("header {} of {}", k + 1, headers.size())));
+      if (!arguments->json) fmt::print("{}", validation::to_text(reports.back(), coloured));
       if (reports.back().verdict() != validation::Verdict::Holds) status = kernels::kExitViolated;
     }
     if (arguments->json)

@@ -10,6 +10,7 @@
 #include "kernels/host/errors.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/suggestion.h"
 #include "validation/front/front.h"
 #include "validation/softmax/code.h"
 #include "validation/softmax/rows.h"
@@ -27,10 +28,11 @@ struct Arguments {
 
 const SweptActivation& activation_named(const std::string& name) {
   if (const SweptActivation* f = swept_activation(name)) return *f;
-  std::string known;
-  for (const SweptActivation* each : swept_activations())
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", each->name);
-  throw kernels::SpecError("front", "--activation", "'" + name + "' is not one of " + known);
+  std::vector<std::string> known;
+  for (const SweptActivation* each : swept_activations()) known.emplace_back(each->name);
+  throw kernels::SpecError("front", "--activation",
+                           fmt::format("'{}' is not one of {}{}", name, fmt::join(known, ", "),
+                                       kernels::did_you_mean(name, known)));
 }
 
 // Whether no error was found beyond its proven bound.

@@ -22,6 +22,7 @@
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/options.h"
+#include "kernels/support/suggestion.h"
 #include "validation/shard.h"
 #include "validation/sweep/fingerprint.h"
 #include "validation/sweep/foreign.h"
@@ -76,7 +77,8 @@ std::vector<std::string> members(const std::string& list, const std::vector<std:
     begin = end + 1;
     if (std::find(known.begin(), known.end(), wanted.back()) == known.end()) {
       throw SpecError("validate", option,
-                      fmt::format("'{}' {} ({}, all)", wanted.back(), what, fmt::join(known, ", ")));
+                      fmt::format("'{}' {} ({}, all){}", wanted.back(), what, fmt::join(known, ", "),
+                                  kernels::did_you_mean(wanted.back(), known)));
     }
   }
   std::vector<std::string> chosen;
