@@ -40,14 +40,20 @@ def table(caption: str, command: str, columns: Iterable[str],
             "rows": cells}
 
 
+def columns(blocks: list[dict]) -> dict:
+    """Blocks beside one another, as many as the page's width allows."""
+    return {"kind": "columns", "blocks": blocks}
+
+
 def figure(caption: str, command: str, plots: list[dict]) -> dict:
     """Plots side by side, as many as the page's width allows."""
     return {"kind": "figure", "caption": caption, "command": command, "plots": plots}
 
 
-def plot(title: str, heading: str, x: dict, y: dict, series: list[dict], height: int = 310) -> dict:
-    """Its sizes are pixels at 100%; text of size 11 stays legible on a telephone, at 0.75 times the width."""
-    return {"title": title, "heading": heading, "x": x, "y": y, "series": series, "width": 460,
+def plot(title: str, heading: str, x: dict, y: dict, series: list[dict], height: int = 275) -> dict:
+    """Its sizes are pixels at 100%: as wide as a telephone's screen has room for, so that it is only enlarged,
+    and no letter is ever smaller than it is drawn."""
+    return {"title": title, "heading": heading, "x": x, "y": y, "series": series, "width": 330,
             "height": height}
 
 

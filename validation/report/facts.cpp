@@ -129,7 +129,11 @@ Json facts(const Results& results) {
     tuned.push_back(std::move(problem));
   }
   for (const Targets& one : kTargets) targets.push_back(one.format);
+  Json run;  // null where nobody has left a provenance.json
+  if (const Provenance& made = results.provenance; !made.made_by.empty())
+    run = {{"date", made.date}, {"finished", made.finished}, {"missing", made.missing}};
   return {{"made_by", results.provenance.made_by},
+          {"run", run},
           {"formats", targets},
           {"stored_formats", kernels::StoredFormats::kNames},
           {"commands",

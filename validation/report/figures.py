@@ -17,26 +17,41 @@ import matplotlib
 import numpy
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
-from matplotlib.transforms import offset_copy
+from matplotlib.transforms import blended_transform_factory, offset_copy
 
-# On white paper and light screens; on dark ones. Told apart by brightness too, so that they survive a grey
-# printer and the common kinds of colour blindness.
-COLOURS = {"blue": ("#1f5fa8", "#79b8ff"), "pale": ("#7aa6d6", "#3d6ea8"), "orange": ("#d98200", "#ffb14a"),
-           "red": ("#b3261e", "#ff8a80"), "green": ("#1b7f4d", "#5fd08f"), "violet": ("#7644a3", "#c9a3f5"),
-           "grey": ("#59636e", "#a3adb8"), "line": ("#e0e4e8", "#30363d"), "ink": ("#333333", "#d5dbe1")}
+# On white paper and light screens; on dark ones. tests/validation/report/figures_test.py computes that readers
+# without red or green cones (deuteranopia, protanopia) tell any two apart, and that each stands out from its
+# paper. `line` and `ink` are those of grids and words.
+COLOURS = {"blue": ("#0f3bff", "#21678c"), "pale": ("#179de1", "#20dbff"), "orange": ("#ec6200", "#f4a113"),
+           "red": ("#8c090d", "#e6001a"), "green": ("#348d65", "#3a9168"), "violet": ("#6c0973", "#d039e6"),
+           "grey": ("#6b7280", "#8a94a0"), "line": ("#e0e4e8", "#30363d"), "ink": ("#1c2128", "#e8ecf0")}
 GREY, LINE, INK = (COLOURS[name][0] for name in ("grey", "line", "ink"))
 VARIABLES = {light: f"var(--plot-{name})" for name, (light, _) in COLOURS.items()}
-POINTS = {"linestyle": "", "marker": "o", "markersize": 4.5, "markeredgewidth": 0}
-MARKS = {"line": {}, "thick": {"linewidth": 2.4}, "dashed": {"linestyle": (0, (4, 3))},
-         "dotted": {"linestyle": (0, (1.5, 2))}, "dash-dotted": {"linestyle": (0, (6, 2, 1.5, 2))},
-         "chain": {"marker": "o", "markersize": 2.4},
-         "dots": POINTS, "small dots": POINTS | {"markersize": 2.6}, "specks": POINTS | {"markersize": 1.2},
-         "squares": POINTS | {"marker": "s", "markersize": 7},
-         "rings": POINTS | {"markeredgewidth": 0.9, "markerfacecolor": "none"},
-         "ticks": POINTS | {"marker": "|", "markersize": 10, "markeredgewidth": 3.5}}
+# With every colour goes a dash, a marker and a hatch of its own: a plot reads the same without colours.
+DASHES = {"blue": "-", "orange": (0, (5, 2)), "green": (0, (6, 2, 1.5, 2)), "red": (0, (1.5, 1.5)),
+          "violet": (0, (8, 2, 1.5, 2, 1.5, 2)), "pale": (0, (3, 1.5)), "grey": (0, (2, 3)), "ink": (0, (12, 2))}
+MARKERS = {"blue": "o", "orange": "s", "green": "^", "red": "D", "violet": "v", "pale": "P", "grey": "x",
+           "ink": "*"}
+HATCHES = {"blue": "", "pale": "", "orange": "////", "red": "xxxx"}
+MARKERS_A_LINE = 7
+POINT = {"linestyle": "", "markersize": 5, "markeredgewidth": 0.8}
+# How a series is drawn: its colour gives what is not here.
+MARKS = {"line": {}, "dashed": {"marker": ""}, "chain": {"markevery": 1, "markersize": 3.5}, "dots": POINT,
+         "small dots": POINT | {"markersize": 3},
+         "rings": POINT | {"markersize": 6, "markerfacecolor": "none", "marker": "o"},
+         "squares": POINT | {"marker": "s", "markersize": 7},
+         "ticks": POINT | {"marker": "|", "markersize": 11, "markeredgewidth": 3.5}}
+LETTER = 11  # px: the least size of letters, for a picture is never shown smaller than it is drawn
+LETTER_WIDTH = 0.61 * LETTER  # of the widest of the usual sans-serif fonts, on average
+LEAST_AREA = 165  # px: the height of what is drawn, however long the legend
+LONGEST_NAME = 27  # letters beside an axis
 SVG = "{http://www.w3.org/2000/svg}"
 ElementTree.register_namespace("", SVG[1:-1])
 SUPERSCRIPTS = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"
+
+
+def shortened(name):
+    return name if len(name) <= LONGEST_NAME else name[:LONGEST_NAME - 1] + "…"
 
 
 def scale(axes, name, given):
@@ -56,51 +71,110 @@ def scale(axes, name, given):
     else:
         axis.set_major_formatter("{x:g}")
     if given.get("ticks"):
-        axis.set_ticks(*zip(*given["ticks"]))
+        places, names = zip(*given["ticks"])
+        axis.set_ticks(places, ["\n".join(map(shortened, one.split("\n"))) for one in names])
     if given.get("ticks") or base == 2:
         axis.set_minor_locator(NullLocator())
     getattr(axes, f"set_{name}lim")(ends)
     return axis.get_major_formatter().format_ticks(axis.get_majorticklocs())
 
 
+def draw_series(axes, one, order, baseline):
+    """One series. Of a line, the markers of one series stand beside those of another."""
+    x, y, low, high = (numpy.array(one.get(key, ()), float) for key in ("x", "y", "low", "high"))
+    label, name, mark = one.get("label", ""), one["colour"], one["mark"]
+    # matplotlib leaves out of a legend what begins with _; a word joiner has no width.
+    look = {"color": COLOURS[name][0], "label": "\u2060" * label.startswith("_") + label, "zorder": order}
+    filled = {"color": None, "facecolor": look["color"], "edgecolor": INK, "hatch": HATCHES.get(name),
+              "linewidth": 0}
+    if mark == "band":
+        axes.fill_between(x, low, high, **look | filled)
+    elif mark == "steps":
+        axes.stairs(y, x, baseline=baseline, fill=True, **look | filled)
+    elif mark == "interval":
+        axes.errorbar(x, y, xerr=(x - low, high - x), fmt=MARKERS[name], markersize=4.5, capsize=3,
+                      linewidth=1.2, **look)
+    else:
+        step = max(1, len(x) // MARKERS_A_LINE)
+        of_colour = {"linestyle": DASHES.get(name, "-"), "marker": MARKERS.get(name, ""), "markersize": 4.5,
+                     "markevery": (order * step // 5 % step, step), "linewidth": 1.3}
+        if "linestyle" in MARKS[mark]:
+            del of_colour["markevery"]
+        axes.plot(x, y, **of_colour | MARKS[mark] | look)
+
+
 def draw(axes, plot):
     """Draws the plot on axes of matplotlib, its legend below them. Returns the room, in points, that words
     take to their left and below."""
     for order, one in enumerate(plot["series"], start=3):
-        x, y, low, high = (numpy.array(one.get(key, ()), float) for key in ("x", "y", "low", "high"))
-        label, colour, mark = one.get("label", ""), COLOURS[one["colour"]][0], one["mark"]
-        # matplotlib leaves out of a legend what begins with _; a word joiner has no width.
-        look = {"color": colour, "label": "\u2060" * label.startswith("_") + label, "zorder": order}
-        if mark == "band":
-            axes.fill_between(x, low, high, linewidth=0, **look)
-        elif mark == "steps":
-            axes.stairs(y, x, baseline=plot["y"]["from"], fill=True, **look)
-        elif mark == "interval":
-            axes.errorbar(x, y, xerr=(x - low, high - x), fmt="o", markersize=4.5, capsize=3,
-                          linewidth=1.2, **look)
-        else:
-            axes.plot(x, y, **{"linewidth": 1.2, **MARKS[mark], **look})
+        draw_series(axes, one, order, plot.get("y", {}).get("from"))
         if one.get("notes"):
             axes.margins(x=0.09)
-        for note, *place in zip(one.get("notes", ()), x, y):
-            axes.annotate(note, place, (3, 2), textcoords="offset points", fontsize=9, color=colour)
     x_names, y_names = (scale(axes, name, plot.get(name, {})) for name in ("x", "y"))
-    left = 14 + 6.2 * max(map(len, y_names), default=0) + 15 * bool(axes.get_ylabel())
-    below = 22 + 12 * max((name.count("\n") for name in x_names), default=0) + 16 * bool(axes.get_xlabel())
-    axes.set_title(plot.get("heading", ""), color=INK, fontsize=11, y=1)  # y: no search for a place
+    left = 12 + LETTER_WIDTH * max(map(len, y_names), default=0) + 17 * bool(axes.get_ylabel())
+    below = 20 + 13 * max((name.count("\n") for name in x_names), default=0) + 17 * bool(axes.get_xlabel())
+    axes.set_title(plot.get("heading", ""), color=INK, fontsize=LETTER + 1, y=1)  # y: no search for a place
     axes.grid(color=LINE, linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.tick_params(which="both", color=GREY, labelcolor=INK, labelsize=10)
+    axes.tick_params(which="both", color=GREY, labelcolor=INK, labelsize=LETTER)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(GREY)
     if labels := axes.get_legend_handles_labels()[1]:
-        columns = max(1, min(len(labels), int(plot.get("width", 460) / (6 * max(map(len, labels)) + 40))))
+        columns = int(plot.get("width", 460) / (LETTER_WIDTH * max(map(len, labels)) + 46))
+        columns = max(1, min(len(labels), columns))
+        # A picture of its own has its legend in its middle, not in that of the axes, which names push aside.
+        across = axes.figure.transFigure if "width" in plot else axes.transAxes
+        middle = blended_transform_factory(across, axes.transAxes)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0),
-                    bbox_transform=offset_copy(axes.transAxes, axes.figure, y=-below, units="points"),
-                    ncol=columns, fontsize=10, labelcolor=INK, frameon=False, borderaxespad=0,
-                    handlelength=1.5)
-        below += 8 + 15 * math.ceil(len(labels) / columns)
+                    bbox_transform=offset_copy(middle, axes.figure, y=-below, units="points"),
+                    ncol=columns, fontsize=LETTER, labelcolor=INK, frameon=False, borderaxespad=0,
+                    handlelength=2.6, columnspacing=1.2)
+        below += 10 + 17 * math.ceil(len(labels) / columns)
     return left, below
+
+
+# ---- words that do not overlap
+
+
+def overlap(one, other):
+    """Whether two boxes (left, bottom, right, top) share a place."""
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def thin_ticks(axes):
+    """Takes the names off ticks that stand too near to the one before."""
+    for axis, k in ((axes.xaxis, 0), (axes.yaxis, 1)):
+        least, most = sorted(axis.get_view_interval())
+        slack = 1e-9 * abs(most - least)
+        places = [place for place in axis.get_majorticklocs() if least - slack <= place <= most + slack]
+        names, kept, end = axis.get_major_formatter().format_ticks(places), [], -math.inf
+        for place, name in zip(places, names):
+            at = axes.transData.transform((place, place))[k]
+            half = LETTER_WIDTH * max(map(len, name.split("\n"))) / 2 if k == 0 else LETTER / 2
+            fits = not name or at - half > end + 3
+            kept.append(name if fits else "")
+            end = at + half if name and fits else end
+        axis.set_ticks(places, kept)
+
+
+def place_notes(axes, plot):
+    """Writes the notes beside their points where there is room: beside no other word and on no point."""
+    points = [(*axes.transData.transform(place), one, note)
+              for one in plot["series"] for *place, note in zip(one["x"], one["y"],
+                                                                one.get("notes") or len(one["x"]) * [""])]
+    taken = [(x - 3, y - 3, x + 3, y + 3) for x, y, *_ in points]
+    inside = axes.get_window_extent()
+    for x, y, _, note in points:
+        width, height = LETTER_WIDTH * len(note), LETTER + 2
+        for dx, dy in ((6, -5), (-6 - width, -5), (-width / 2, 7), (-width / 2, -8 - height), (5, 5),
+                       (5, -5 - height), (-5 - width, 5), (-5 - width, -5 - height)):
+            box = (x + dx, y + dy, x + dx + width, y + dy + height)
+            within = (box[0] >= inside.x0 and box[2] <= inside.x1 + 8
+                      and box[1] >= inside.y0 and box[3] <= inside.y1)
+            if note and within and not any(overlap(box, other) for other in taken):
+                taken.append(box)
+                axes.annotate(note, (x + dx, y + dy + 3), xycoords="figure pixels", fontsize=LETTER, color=INK)
+                break
 
 
 def series(label, colour, mark, points, **more):
@@ -114,13 +188,21 @@ def svg(plot, name):
     its colours and letters are the page's."""
     text, width, height = io.StringIO(), plot["width"], plot["height"]
     with matplotlib.rc_context(matplotlib.rcParamsDefault | {"svg.fonttype": "none", "svg.hashsalt": name,
-                                                             "text.parse_math": False, "font.size": 11}):
+                                                             "text.parse_math": False, "font.size": LETTER,
+                                                             "hatch.linewidth": 0.6}):
         figure = Figure((width / 72, height / 72), dpi=72)  # a point of the picture is a pixel at 100%
         left, below = draw(figure.add_subplot(), plot)
+        height = max(height, LEAST_AREA + below + 24)
+        figure.set_size_inches(width / 72, height / 72)
         # matplotlib's own layout would draw everything twice. Words that take more than their share are cut
         # off.
-        figure.subplots_adjust(min(left / width, 0.6), min(below / height, 0.6), 1 - 12 / width,
-                               1 - 22 / height)
+        figure.subplots_adjust(min(left / width, 0.7), min(below / height, 0.6), 1 - 20 / width,
+                               1 - 24 / height)
+        figure.axes[0].yaxis.label.set_verticalalignment("center")
+        figure.axes[0].yaxis.set_label_coords(9 / width, 0.5, blended_transform_factory(
+            figure.transFigure, figure.axes[0].transAxes))  # the room for it; ticks' names end beside it
+        thin_ticks(figure.axes[0])
+        place_notes(figure.axes[0], plot)
         for patch in (figure.patch, figure.axes[0].patch):
             patch.set_visible(False)
         figure.savefig(text, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
@@ -132,10 +214,10 @@ def svg(plot, name):
     for element in root.iter():
         element.tail = None
         element.text = (element.text or "").strip()
-        # on a telephone those letters would be too small
+        # the font's own raised figures are too small
         if exponent := re.search(f"[{SUPERSCRIPTS}]+$", element.text):
             element.text = element.text[:exponent.start()]
-            small = ElementTree.SubElement(element, SVG + "tspan", {"dy": "-4", "style": "font-size: 8px"})
+            small = ElementTree.SubElement(element, SVG + "tspan", {"dy": "-4"})
             small.text = exponent[0].translate(str.maketrans(SUPERSCRIPTS, "−0123456789"))
         given, element.attrib = element.attrib, {}
         for key, value in given.items():

@@ -43,6 +43,38 @@ def markdown(text: str) -> str:
     return re.sub(MARK + r"|[\\`*_\[\]<>|#~]", shown, text)
 
 
+# A table that its box has no room for is shown as cards, a row a card, so that no figure is ever cut. What a
+# table needs is reckoned from its letters, in the widest of the usual fonts at 13 px.
+LETTER, PADDING, LONG_WORDS, STEP = 8.3, 18, 24, 20
+
+
+def letters(text: str) -> float:
+    """How many letters wide a text is: an exponent is set smaller, and a mark not at all."""
+    exponents = sum(len(mark[2]) for mark in re.finditer(MARK, text) if mark[2])
+    return len(text) - text.count("`") - text.count("^") - exponents / 4
+
+
+def needed_width(table: dict) -> int:
+    """In pixels, in steps of STEP. Words wrap at LONG_WORDS letters, figures do not, heads between words."""
+    width = 0
+    for i, column in enumerate(table["columns"]):
+        head = max(map(len, f"{column.name} {column.note}".split()), default=0)
+        cells = max((letters(row[i].text) for row in table["rows"]), default=0)
+        width += LETTER * max(head, min(cells, LONG_WORDS) if column.left else cells) + PADDING
+    return -int(-width // STEP) * STEP
+
+
+def tables_in(blocks: list[dict]) -> list[dict]:
+    inner = [table for block in blocks if block["kind"] == "columns" for table in tables_in(block["blocks"])]
+    return [block for block in blocks if block["kind"] == "table"] + inner
+
+
+def widths(page: dict) -> list[int]:
+    blocks = page["summary"] + page["remarks"]
+    blocks += [block for section in page["sections"] + page["appendix"] for block in section["blocks"]]
+    return sorted(set(map(needed_width, tables_in(blocks))))
+
+
 def render(page: dict, folder: Path) -> None:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -52,8 +84,8 @@ def render(page: dict, folder: Path) -> None:
         "html": html, "markdown": markdown, "svg": lambda plot,
         number: Markup(figures.svg(plot, f"plot{number}")),
         "anchor": lambda title: re.sub("[^a-z0-9]", "-", title.lower()),
-        "clause": lambda text: re.split("[.:;]", text)[0]}
-    environment.globals |= {"colours": figures.COLOURS}
+        "clause": lambda text: re.split("[.:;]", text)[0], "needed_width": needed_width}
+    environment.globals |= {"colours": figures.COLOURS, "widths": widths(page)}
     for name in ("index.html", "report.md"):
         template = environment.get_template(f"page{Path(name).suffix}.j2")
         (folder / name).write_text(template.render(page), "utf-8")

@@ -120,7 +120,6 @@ void add_norms(const Results& results, std::vector<Requirement>& rows) {
 /// What was found of codes, and of y that carries its branch, over what their headers prove; and of y in 8 or
 /// 4 bits, whose x are all swept, but at some scales and in some blocks alone.
 void add_stores(const Results& results, std::vector<Requirement>& rows) {
-  if (results.store_sweeps.empty()) return;
   struct Found {
     std::int64_t stores = 0;
     double ratio = 0;
@@ -140,27 +139,35 @@ void add_stores(const Results& results, std::vector<Requirement>& rows) {
     }
   }
   const auto add = [&](const std::string& quantity, Requirement::Kind kind, double limit, double value,
-                       const char* how) {
-    rows.push_back({"stores", quantity, kind, limit, value, how, kStoreCommand,
-                    origin_of(results, results.store_sweeps)});
+                       const char* how, std::int64_t stores) {
+    rows.push_back({"stores", quantity, kind, limit, stores > 0 ? std::optional(value) : std::nullopt, how,
+                    kStoreCommand, origin_of(results, results.store_sweeps)});
   };
-  if (whole.stores > 0)
-    add(fmt::format("T, bias / proven, {} stores", whole.stores), Requirement::Kind::ratio, 1, whole.ratio,
-        kExhaustive);
-  if (scaled.stores > 0)
-    add(fmt::format("T / proven, {} at scales", scaled.stores), Requirement::Kind::ratio, 1, scaled.ratio,
-        "searched");
-  add("wrong NaN, infinities", Requirement::Kind::count, 0, static_cast<double>(special), kExhaustive);
+  const auto of = [](const char* quantity, std::int64_t stores, const char* which) {
+    return stores > 0 ? fmt::format("{}, {} {}", quantity, stores, which)
+                      : fmt::format("{}, {}", quantity, which);
+  };
+  add(of("T, bias / proven", whole.stores, "stores"), Requirement::Kind::ratio, 1, whole.ratio, kExhaustive,
+      whole.stores);
+  add(of("T / proven", scaled.stores, "at scales"), Requirement::Kind::ratio, 1, scaled.ratio, "searched",
+      scaled.stores);
+  add("wrong NaN, infinities", Requirement::Kind::count, 0, static_cast<double>(special), kExhaustive,
+      whole.stores + scaled.stores);
 }
 
-/// The result of the gate; there is no line if the gate has not run.
+/// The result of the gate.
 void add_certificates(const Results& results, std::vector<Requirement>& rows) {
-  if (!results.certificates) return;
-  const CertificateAttack& attack = *results.certificates;
-  const auto add = [&](const std::string& quantity, std::int64_t value) {
-    rows.push_back({"certificates", quantity, Requirement::Kind::count, 0.0, static_cast<double>(value),
-                    "searched", kCertificateAttackCommand, results.origin(attack.file)});
+  const auto add = [&](const std::string& quantity, std::optional<double> value) {
+    rows.push_back({"certificates", quantity, Requirement::Kind::count, 0.0, value, "searched",
+                    kCertificateAttackCommand,
+                    results.certificates ? results.origin(results.certificates->file) : ""});
   };
+  if (!results.certificates) {
+    for (const char* quantity : {"false headers accepted", "hangs, internal errors, false refutations"})
+      add(quantity, {});
+    return;
+  }
+  const CertificateAttack& attack = *results.certificates;
   add(fmt::format("false headers accepted, of {} mutants", attack.mutants), attack.survived);
   if (attack.specifications > 0)
     add(fmt::format("false headers emitted, of {} random specifications", attack.specifications),
@@ -168,17 +175,16 @@ void add_certificates(const Results& results, std::vector<Requirement>& rows) {
   add("hangs, internal errors, false refutations", attack.broken);
 }
 
-/// What Coq was asked; there is no line where it was not.
+/// What Coq was asked.
 void add_proofs(const Results& results, std::vector<Requirement>& rows) {
   int files = 0, open = 0;
   for (const CoqProof& proof : results.proofs) {
     for (const CoqBound& bound : proof.bounds) files += bound.files, open += bound.files - bound.proven;
     if (proof.unlisted > 0 || !proof.holds) ++open;
   }
-  if (files > 0)
-    rows.push_back({"certificates", fmt::format("refused by Coq, of {} files", files),
-                    Requirement::Kind::count, 0.0, static_cast<double>(open), "proven", kProofCommand,
-                    origin_of(results, results.proofs)});
+  rows.push_back({"certificates", files > 0 ? fmt::format("refused by Coq, of {} files", files) : "refused by Coq",
+                  Requirement::Kind::count, 0.0, files > 0 ? std::optional<double>(open) : std::nullopt, "proven",
+                  kProofCommand, origin_of(results, results.proofs)});
 }
 
 /// The bounds of functions that are the user's own. Nothing is required of them; what their headers claim,

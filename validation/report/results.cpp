@@ -278,7 +278,19 @@ Provenance read_provenance(const std::string& file, const fs::path& in) {
                                           commit.empty() ? "" : ", commit " + commit, node["date"].text(),
                                           machine["cpu"].text(), cores, cores == 1 ? "core" : "cores",
                                           gpu.empty() ? "no GPU" : gpu));
-  for (const Node& path : node["run"].items()) provenance.of_files[(in / path.text()).string()] = "this run";
+  provenance.date = quoted(node["date"].text());
+  const auto of_run = [&](const char* list, const char* origin) {
+    for (const Node& path : node[list].items()) {
+      const fs::path made = in / path.text();
+      provenance.of_files[made.string()] = origin;
+      if (!fs::exists(made)) provenance.missing.push_back(quoted(path.text()));
+    }
+  };
+  of_run("run", "this run");
+  if (node.has("pending")) {
+    of_run("pending", "a run that did not finish, or one before it");
+    provenance.finished = node["pending"].items().empty();
+  }
   const Node committed = node["committed"];
   for (const std::string& path : committed.keys()) {
     const std::string date = committed[path]["date"].text(), at = committed[path]["commit"].text();
@@ -419,7 +431,9 @@ Results read_results(const std::string& folder, const std::string& headers) {
   for (const std::string& file : files("proofs"))
     results.proofs.push_back(read_proof(file)), list("proofs", file);
   for (const std::string& file : files("studies")) {
-    if (is(file, "ledger.json")) list("ledgers", file);
+    for (const auto& [name, kind] : {std::pair("ledger.json", "ledgers"), {"ledger_llama.json", "llama_ledgers"},
+                                     {"package_speed.json", "speeds"}})
+      if (is(file, name)) list(kind, file);
   }
   for (const std::string& file : files("training")) {
     if (is(file, "masked_lm.json")) list("training", file);

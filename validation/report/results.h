@@ -86,7 +86,10 @@ inline constexpr std::array<const char*, 3> kCoqBounds{"A", "B", "T"};
 /// provenance.json, which whoever ran the stages leaves beside their results.
 struct Provenance {
   std::string made_by;  // version, commit, date, machine; empty without such a file
+  std::string date;
   std::map<std::string, std::string> of_files;  // "this run", or "committed DATE COMMIT", by path
+  bool finished = true;  // false: the run was interrupted, or is at work
+  std::vector<std::string> missing;  // what it was to make and has not, relative to the folder
 };
 
 struct Results {

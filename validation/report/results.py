@@ -175,6 +175,18 @@ def ledger(value, place: str) -> SimpleNamespace:
     return found
 
 
+
+
+def llama_ledger(value, place: str) -> SimpleNamespace:
+    """What a layer keeps, by recipe."""
+    found = shape(command=text, length=count, MiB=members_of(amount))(value, place)
+    if not found.MiB or not max(found.MiB.values()):
+        refuse("MiB", "has no layer that keeps something")
+    return found
+
+
+SPEED_ROW = shape(kind=text, format=text, elements=count, what=text, times_as_fast=every(finite, size=3))
+SPEEDS = shape(processor=text, threads=count, pytorch=text, rows=every(SPEED_ROW, some=True))
 INTERVAL = shape(mean=maybe(finite), low=maybe(finite), high=maybe(finite), confidence=amount)
 ENDED = shape(
     text=text, way=text, n=count, diverged=count, validation_loss=maybe(shape(mean=maybe(finite))),
@@ -239,6 +251,7 @@ READERS = {  # by their kinds in report.json; certificates are judged, and only 
     "stability": ("outgrad.stability/1", STABILITY), "attacks": ("outgrad.norm_attack/1", ATTACK),
     "certificates": ("outgrad.certificate_attack/1", shape()), "proofs": ("outgrad.proofs/1", PROOF),
     "pareto": ("outgrad.pareto/2", pareto), "ledgers": ("outgrad.ledger/1", ledger),
+    "llama_ledgers": ("outgrad.ledger_llama/1", llama_ledger), "speeds": ("outgrad.package_speed/2", SPEEDS),
     "training": ("outgrad.training/2", training), "tests": ("outgrad.tests/1", shape(runs=members_of(RUN)))}
 
 
@@ -300,7 +313,7 @@ class Results:
     def __init__(self, report: dict):
         facts, self.requirements = clean(report["facts"]), clean(report["requirements"])
         self.made_by, self.warnings, self.commands = facts["made_by"], facts["warnings"], facts["commands"]
-        self.formats = facts["formats"]
+        self.formats, self.run = facts["formats"], facts["run"]
         self.headers = {kind: [SimpleNamespace(**one) for one in headers]
                         for kind, headers in facts["headers"].items()}
         self.of_kind = {kind: [read_file(kind, entry, facts["stored_formats"])

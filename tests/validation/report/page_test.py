@@ -35,7 +35,8 @@ import sections  # noqa: E402
 from results import DamagedFile, Results, read_file  # noqa: E402
 from samples import HOSTILE  # noqa: E402
 
-ORDER = ["Error curves", "T against O", "What to choose from", "Channel stability",
+ANSWER = ["Four pictures", "What is kept", "Speed", "What was made when"]
+APPENDIX = ["Error curves", "T against O", "What to choose from", "Channel stability",
          "Norm bounds under attack", "Sweep coverage", "Errors as x have them", "Beside others",
          "Bits kept against the error of the gradient", "Bytes kept", "Training", "Requirements",
          "Errors, kept apart", "Forward", "Coefficients and cost", "Tuning",
@@ -62,6 +63,9 @@ KEYS = {
     "assumptions/names assumptions/unlisted",
     "studies/ledger.json": "schema command length layers layers/a~layer layers/a~layer/theirs/fp32 models "
     "models/a~model/ours/fp32/kept models/a~model/theirs/fp32/batch models/a~model/theirs/pure~bf16/batch/80",
+    "studies/ledger_llama.json": "schema command length MiB",
+    "studies/package_speed.json": "schema processor threads pytorch rows rows/0/kind rows/1/elements rows/0/what "
+    "rows/1/times_as_fast rows/1/times_as_fast/2",
     "training/masked_lm.json": "schema command configuration/model/layers configuration/steps "
     "configuration/seeds configuration/texts configuration/ways loss_steps runs runs/0/text runs/0/way "
     "runs/0/loss probes probes/0/other_batch summary summary/0/n summary/1/difference "
@@ -86,6 +90,10 @@ FAULTS = [
     ("studies/ledger.json", "models/a~model/ours/fp32/batch/eleven", 1, "batch"),
     ("studies/ledger.json", "layers", {}, "layers: is empty"),
     ("studies/ledger.json", "models/a~model", {}, "models: is empty"),
+    ("studies/ledger_llama.json", "MiB", {}, "MiB: has no layer that keeps something"),
+    ("studies/ledger_llama.json", "MiB/eager", -1, "MiB.eager"),
+    ("studies/package_speed.json", "rows", [], "rows: is empty"),
+    ("studies/package_speed.json", "rows/0/times_as_fast", [1.0], "has 1 elements where 3 are expected"),
     ("training/masked_lm.json", "runs/0/way", "of nobody", "runs[0].way"),
     ("training/masked_lm.json", "runs/0/loss", [1.0, 1.0, 1.0],
      "runs[0].loss: has 3 elements where 2 are expected"),
@@ -153,8 +161,13 @@ class Folder(unittest.TestCase):
 
 def blocks_of(document: dict, kind: str) -> list[dict]:
     blocks = document["summary"] + document["remarks"]
-    blocks += [block for section in document["sections"] for block in section["blocks"]]
+    blocks += [block for section in sections_of(document) for block in section["blocks"]]
+    blocks += [inner for block in blocks if block["kind"] == "columns" for inner in block["blocks"]]
     return [block for block in blocks if block["kind"] == kind]
+
+
+def sections_of(document: dict) -> list[dict]:
+    return document["sections"] + document["appendix"]
 
 
 def rows_of(document: dict) -> str:
@@ -266,8 +279,9 @@ class Page(Folder):
             for figure in blocks_of(document, "figure"):
                 self.assertTrue(figure["plots"])
                 self.assertTrue(all(plot["title"] for plot in figure["plots"]))
-            self.assertEqual([section["title"] for section in document["sections"]], ORDER)
-            self.assertTrue(all(section["blocks"] for section in document["sections"]))
+            self.assertEqual([section["title"] for section in document["sections"]], ANSWER)
+            self.assertEqual([section["title"] for section in document["appendix"]], APPENDIX)
+            self.assertTrue(all(section["blocks"] for section in sections_of(document)))
 
         check(self.page())
         nothing = copy.deepcopy(self.report)
@@ -279,14 +293,31 @@ class Page(Folder):
         self.assertEqual((none["verdict"]["headline"], none["verdict"]["tone"]),
                          ("Nothing was measured", "muted"))
 
+    def test_a_plot_reads_without_its_colours(self):
+        """Every colour of a plot is in its legend, with a look of its own, and both axes say what they are."""
+        for figure in blocks_of(self.page(), "figure"):
+            for plot in figure["plots"]:
+                shown = [one for one in plot["series"] if one["x"]]
+                named = {one["colour"] for one in plot["series"] if one["label"]}
+                self.assertLessEqual({one["colour"] for one in shown}, named, plot["title"])
+                looks = [(one["colour"], one["mark"]) for one in plot["series"] if one["label"]]
+                self.assertEqual(len(looks), len(set(looks)), plot["title"])
+                for axis in ("x", "y"):
+                    self.assertTrue(plot[axis].get("label") or plot[axis].get("ticks"), plot["title"])
+
     def test_opens_with_the_verdict(self):
         document = self.page()
-        self.assertRegex(document["verdict"]["headline"], "^All [0-9]+ requirements")
+        self.assertRegex(document["verdict"]["headline"], "^T ≤ 3.93e-05 in f32, 0.00505 in f16, 0.0113 in bf16: "
+                         "all [0-9]+ requirements that were measured hold; 3 are not measured$")
+        self.assertTrue(document["verdict"]["detail"].startswith("T is the largest error"))
+        self.assertEqual(document["verdict"]["tone"], "muted")
+        letters = [symbol for symbol, _ in blocks_of(document, "definitions")[0]["items"]]
+        self.assertEqual(sorted(letters), list("ABCKORT"))
         tiles = document["key_figures"]["tiles"]
         self.assertEqual(len(tiles), 5, "T, T / O, patterns, others, attack: no way is called ours")
         self.assertEqual((tiles[0]["figure"], tiles[0]["note"]),
                          ("3.93e-05", "in f16 0.00505, bf16 0.0113; PyTorch's from x 1.44e-07"))
-        filled = [cell for table in (document["summary"][0], document["remarks"][0]) for row in table["rows"]
+        filled = [cell for table in document["summary"] for row in table["rows"]
                   for cell in row[1:] if cell.text]
         self.assertEqual(len(filled), len(self.report["requirements"]),
                          "each has its cell on the first screen")
@@ -298,7 +329,7 @@ class Page(Folder):
         failing.update(verdict="FAIL", shown={"found": "2.0000", "at_most": "1.0200"})
         document = self.page(report)
         self.assertEqual(document["verdict"]["tone"], "bad")
-        self.assertRegex(document["verdict"]["headline"], "^1 of [0-9]+ requirements does not hold$")
+        self.assertRegex(document["verdict"]["headline"], ": 1 of [0-9]+ requirements does not hold; 3 are not measured$")
         self.assertIn("bf16 max T / max O, all bf16 x 2.0000, not 1.0200", texts_of(document))
         for row in report["requirements"]:
             row["verdict"] = "reported"
@@ -309,7 +340,10 @@ class Page(Folder):
         rows = rows_of(self.page())
         hostile = HOSTILE.replace("`", "'")
         for shown in (
-                "| 0.125 | -0.0625 | inf | 3.3% |", "| theirs | gelu | y and one bit | f32 | f32 | 2.75 |",
+                "| gelu | bf16 | 2.50 [2.25, 2.75] | 0.50 [0.25, 0.75] |", "| eager | 800.0 (100%) |",
+            f"| {hostile} | 200.5 (25%) |", "| theirs | 69.0 (100%) | 37.0 (100%) |",
+            "| a processor, 2 threads | gelu_backward | 20, 75% | - | - |",
+            "| 0.125 | -0.0625 | inf | 3.3% |", "| theirs | gelu | y and one bit | f32 | f32 | 2.75 |",
                 "| theirs | 8.25 | f16 | -4, 4 | 0.0251 | 1.13 | 0.025 | -0.00625 | 0.125 | 0.00673 |",
                 "| mean 0.019, most 0.127 | 0.0321 |", "| 38% of steps |", "4,294,967,296",
                 "| code of 4 bits | 4 | 20 | 0.0393 | 0.039 |", "| 0.046 | 0.023 | +0 | 1.00000 |",
@@ -321,16 +355,26 @@ class Page(Folder):
         self.assertLess(rows.index("69.008"), rows.index("20.285"), "what keeps most comes first")
         self.assertNotIn("0.0777", rows, "half of that distribution lies beyond the x")
 
+    def test_a_run_that_did_not_finish_says_what_is_missing(self):
+        report = copy.deepcopy(self.report)
+        report["facts"]["run"] = {"date": "2026-11-28", "finished": False, "missing": ["sweeps/gelu_f32.json"]}
+        document = self.page(report)
+        self.assertTrue(document["verdict"]["detail"].startswith("The run of 2026-11-28 did not finish."))
+        self.assertEqual(document["verdict"]["tone"], "muted")
+        self.assertIn("It has not made: sweeps/gelu_f32.json.", texts_of(document))
+
     def test_says_of_which_run_a_file_is(self):
         self.assertIn("sweeps/gelu_bf16.json | not stated |", rows_of(self.page()))
         report = copy.deepcopy(self.report)
         facts = report["facts"]
         facts["made_by"] = "outgrad 1.2.3, on a processor"
+        facts["run"] = {"date": "2026-11-28", "finished": True, "missing": []}
         for entries in [*facts["files"].values(), *facts["headers"].values()]:
             for entry in entries:
                 entry["origin"] = "committed 2026-11-01 1234567" if "attack" in entry["file"] else "this run"
         document = self.page(report)
         self.assertTrue(document["lead"].endswith(" By outgrad 1.2.3, on a processor."))
+        self.assertIn("| sweep | this run, 2026-11-28 |", rows_of(document))
         self.assertIn("attack/norms.json | committed 2026-11-01 1234567 |", rows_of(document))
         self.assertIn("This section was made from: committed 2026-11-01 1234567 (1 file).",
                       texts_of(document))

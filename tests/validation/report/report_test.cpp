@@ -629,6 +629,41 @@ TEST_F(Report, EveryFigureSaysOfWhichRunItIs) {
   }
 }
 
+// A run writes first what it will make: where it ends before its end, the report says what is missing.
+TEST_F(Report, ARunThatDidNotFinishSaysWhatIsMissing) {
+  EXPECT_TRUE(facts(read())["run"].is_null());
+  Json provenance{{"schema", "outgrad.provenance/1"},
+                  {"version", "1.2.3"},
+                  {"commit", ""},
+                  {"date", "2026-11-26"},
+                  {"machine", {{"cpu", "a processor"}, {"cores", 2}, {"gpu", ""}}},
+                  {"run", Json::array()},
+                  {"pending", {"sweeps/gelu_bf16.json", "sweeps/gelu_`other`.json"}},
+                  {"committed", Json::object()}};
+  write("provenance.json", provenance.dump());
+  EXPECT_EQ(facts(read())["run"],
+            (Json{{"date", "2026-11-26"}, {"finished", false}, {"missing", {"sweeps/gelu_'other'.json"}}}));
+  EXPECT_EQ(facts(read())["files"]["sweeps"][0]["origin"], "a run that did not finish, or one before it");
+  provenance["run"] = std::exchange(provenance["pending"], Json::array());
+  write("provenance.json", provenance.dump());
+  EXPECT_EQ(facts(read())["run"],
+            (Json{{"date", "2026-11-26"}, {"finished", true}, {"missing", {"sweeps/gelu_'other'.json"}}}));
+}
+
+// What nothing was found of is counted, not passed over: there are as many lines as with all results.
+TEST_F(Report, WhatWasNotMeasuredIsCounted) {
+  const auto unmeasured = [&] {
+    std::map<std::string, int> count;
+    for (const Requirement& row : requirements(read())) count[row.format] += !row.value;
+    return count;
+  };
+  EXPECT_EQ(unmeasured()["certificates"], 1) << "Coq's";
+  EXPECT_EQ(unmeasured()["stores"], 3);
+  fs::remove_all(folder_ / "attack");
+  EXPECT_EQ(unmeasured()["certificates"], 3);
+  EXPECT_EQ(unmeasured()["norms"], 2);
+}
+
 // Sweeps of another activation are no verdict on GELU, whatever their names.
 TEST_F(Report, OtherActivationsAreNotTakenForGelu) {
   Json other = sweep_json(kBf16);

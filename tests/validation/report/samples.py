@@ -81,6 +81,20 @@ def ledger() -> dict:
                                    "theirs": {"fp32": kept, "pure bf16": kept}}}}
 
 
+def llama_ledger() -> dict:
+    return {"schema": "outgrad.ledger_llama/1", "command": "python notebooks_data/studies/ledger_llama.py --write",
+            "length": 4096, "MiB": {"eager": 800, HOSTILE: 200.5}}
+
+
+def speeds() -> dict:
+    def row(elements: int, ratio: float) -> dict:
+        return {"kind": "gelu", "format": "bf16", "elements": elements, "what": "through autograd",
+                "times_as_fast": [ratio, ratio - 0.25, ratio + 0.25]}
+
+    return {"schema": "outgrad.package_speed/2", "processor": HOSTILE, "threads": 2, "pytorch": "2.15.0",
+            "rows": [row(1 << 24, 2.5), row(64, 0.5)]}
+
+
 def training() -> dict:
     """Two ways on two texts from two seeds; one run diverged."""
 
@@ -160,7 +174,8 @@ def write(repository: Path, folder: Path) -> None:
     shutil.copy(committed / "proofs/gelu_bf16.json", folder / "proofs")
     samples = {"stability/checkpoint.json": stability(), "pareto/gelu_bf16.json": pareto(),
                "attack/norms.json": attack(),
-               "studies/ledger.json": ledger(), "training/masked_lm.json": training(),
+               "studies/ledger.json": ledger(), "studies/ledger_llama.json": llama_ledger(),
+               "studies/package_speed.json": speeds(), "training/masked_lm.json": training(),
                "tests/nightly.json": tests(),
                "front/gelu.json": front(),
                "foreign/sweeps/theirs_f32.json": published(committed),

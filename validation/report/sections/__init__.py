@@ -1,9 +1,28 @@
-"""The sections of the page in order: what each is called, what makes it, and the results that it shows."""
+"""The sections of the page in order: what each is called, what makes it, and the results that it shows. Those
+of the appendix are folded on the screen and left out on paper."""
 
 from results import Results
-from sections import choice, coverage, curves, errors, inputs, norms, others, studies, summary, tests, tuning
+from sections import (
+    answer,
+    choice,
+    coverage,
+    curves,
+    errors,
+    inputs,
+    norms,
+    others,
+    studies,
+    summary,
+    tests,
+    tuning,
+)
 
-SECTIONS = (
+ANSWER = (
+    ("Four pictures", answer.pictures, ("sweeps", "foreign", "fronts")),
+    ("What is kept", answer.bytes_kept, ("ledgers", "llama_ledgers")),
+    ("Speed", answer.speed, ("speeds", "tuned")),
+    ("What was made when", answer.made, ()))
+APPENDIX = (
     ("Error curves", curves.curves, ("sweeps",)),
     ("T against O", errors.limits, ("sweeps", "backward", "tables")),
     ("What to choose from", choice.pareto, ("pareto",)),
@@ -25,12 +44,15 @@ SECTIONS = (
 
 
 def page(results: Results) -> dict:
-    """Title, verdict, key figures and summary come first: on a desktop they fill the first screen."""
+    """Title, verdict, key figures and summary come first, then the sections that answer, then the appendix."""
+    def made(sections: tuple) -> list[dict]:
+        return [{"title": title, "blocks": inputs.origins(results, kinds) + make(results)}
+                for title, make, kinds in sections]
+
     by = f" By {results.made_by}." if results.made_by else ""
     return {"title": "outgrad: accuracy report",
             "lead": "Gradients of GELU, LayerNorm and RMSNorm from their outputs, and how wrong they can "
                     f"be.{by}",
-            "verdict": summary.verdict(results.requirements), "key_figures": summary.key_figures(results),
-            "summary": [summary.matrix(results)], "remarks": summary.remarks(results),
-            "sections": [{"title": title, "blocks": inputs.origins(results, kinds) + make(results)}
-                         for title, make, kinds in SECTIONS]}
+            "verdict": summary.verdict(results), "key_figures": summary.key_figures(results),
+            "summary": [summary.matrix(results), summary.other_matrix(results)],
+            "remarks": summary.remarks(results), "sections": made(ANSWER), "appendix": made(APPENDIX)}

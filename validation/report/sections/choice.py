@@ -29,7 +29,7 @@ def pareto_plot(front: SimpleNamespace) -> dict:
     return plot(f"{front.activation} in {front.format}: work in operations against "
                 f"{'A + B' if single else 'the regret R'}",
                 f"{front.format}: {'A + B, certified' if single else 'R, enumerated'}",
-                {"label": "work, operations of all kinds"}, {"log": 2}, lines)
+                {"label": "work, operations of all kinds"}, {"label": "A + B" if single else "R", "log": 2}, lines)
 
 
 def ends_of(front: SimpleNamespace) -> list:
@@ -71,7 +71,7 @@ def pareto(results: Results) -> list[dict]:
         rows += map(ends_of, fronts)
         if plots := [pareto_plot(front) for front in fronts if not front.exact and len(front.points) > 1]:
             blocks.append(figure(f"{activation}: work against error; the number at a point is the bytes of "
-                                 "its table.",
+                                 "its table, where there is room for it.",
                                  f"./outgrad pareto --activation {activation} --format FORMAT", plots))
     blocks.append(table("Every front by its ends: the cheapest point and what the best point of each kind "
                         "reaches.",

@@ -57,7 +57,7 @@ def floors(bins: list[SimpleNamespace], at=lambda one: one.x) -> list[tuple[floa
 def errors_axis(format_: str) -> dict:
     """For magnitudes; errors of f32 are the smaller ones."""
     least, most = (2**-36, 2**-12) if format_ == "f32" else (2**-30, 2**-4)
-    return {"log": 2, "from": least, "to": most}
+    return {"label": "largest |error of g|", "log": 2, "from": least, "to": most}
 
 
 def signed_plot(domain: SimpleNamespace, format_: str) -> tuple[dict, bool]:
@@ -74,7 +74,7 @@ def signed_plot(domain: SimpleNamespace, format_: str) -> tuple[dict, bool]:
     below = series("", "orange", "line", [(one.x, -one.floor) for one in bins])
     title = (f"{format_}: least and greatest signed error of g over x from -8 to 8, and the floor O on "
              "either side")
-    return plot(title, f"{format_}: signed error of g over x", OVER_X, {"from": -reach, "to": reach},
+    return plot(title, f"{format_}: signed error of g over x", OVER_X, {"label": "error of g", "from": -reach, "to": reach},
                 [band, above, below]), clipped
 
 
@@ -99,8 +99,8 @@ def output_plot(domain: SimpleNamespace, format_: str) -> dict:
 
     lines = [series("x >= x*", "blue", "line", magnitudes([one for one in bins if one.x >= X_STAR], at)),
              series("x < x*", "violet", "line", magnitudes([one for one in bins if one.x < X_STAR], at)),
-             series("", "orange", "specks", floors(bins, at)),
-             series("O, the floor", "orange", "thick", [])]  # in the legend, where a speck is not visible
+             series("O, the floor", "orange", "line", floors([one for one in bins if one.x >= X_STAR], at)),
+             series("", "orange", "line", floors([one for one in bins if one.x < X_STAR], at))]
     return plot(f"{format_}: largest error of g over y, the left branch from y* to 0 and the right one from "
                 "y* on, beside the floor O", f"{format_}: largest error of g over y",
                 {"label": "y", "from": -0.2, "to": 1}, errors_axis(format_), lines)
@@ -123,7 +123,8 @@ def branch_plot(domain: SimpleNamespace, format_: str) -> dict:
              series("max O", "orange", "dashed", [(near, domain.O.max), (far, domain.O.max)])]
     return plot(f"{format_}: largest error of g next to the branch point, over the distance of y from y*, "
                 "both axes logarithmic, beside the floor O", f"{format_}: zoomed to the branch point y*",
-                {"label": "y - y*", "log": 10}, {"log": 2, "from": min(1, *shown) / 2, "to": max(shown) * 2},
+                {"label": "y - y*", "log": 10},
+                {"label": "largest |error of g|", "log": 2, "from": min(1, *shown) / 2, "to": max(shown) * 2},
                 lines)
 
 
@@ -135,7 +136,8 @@ def activation_plot(activation: str, sweeps: list[SimpleNamespace], formats: lis
         points = magnitudes(thinned(first.domains[-1].curve)) if first else []
         lines.append(series(format_, colour, "line", points))
     return plot(f"{activation}: largest error of g over x, one line for each format of y",
-                f"{activation}: largest error of g", OVER_X, {"log": 2, "from": 2**-36, "to": 2**-4}, lines)
+                f"{activation}: largest error of g", OVER_X,
+                {"label": "largest |error of g|", "log": 2, "from": 2**-36, "to": 2**-4}, lines)
 
 
 def curves(results: Results) -> list[dict]:

@@ -1,9 +1,10 @@
 """The errors of g, apart, against the limit set by storing y, and by how often x occurs; the forward's."""
 
 import math
+import re
 from types import SimpleNamespace
 
-from blocks import (NONE, VALIDATE_AND_CHECK, VALIDATE_ANY, definitions, figure, lines_axis, nothing,
+from blocks import (NONE, VALIDATE_AND_CHECK, VALIDATE_ANY, figure, lines_axis, nothing,
                     paragraph, plot, table, validate)
 from figures import series
 from results import Results
@@ -38,7 +39,7 @@ def limits_plot(formats: str, limits: list[tuple[str, float, float, float]]) -> 
                  start=1)]
     return plot(f"y in {formats}: the total error T and the regret R of each fit beside the floor O",
                 f"y in {formats}",
-                {"log": 2, "from": min(1, *shown) / 1.6, "to": max(shown) * 1.6}, fits, lines,
+                {"label": "error of g", "log": 2, "from": min(1, *shown) / 1.6, "to": max(shown) * 1.6}, fits, lines,
                 max(170, 105 + 17 * len(limits)))
 
 
@@ -61,6 +62,16 @@ def limits(results: Results) -> list[dict]:
 # ---- how often
 
 
+def broken(name: str, most: int = 8) -> str:
+    """In lines of so many letters, where the name has blanks and hyphens."""
+    lines = [""]
+    for part in re.findall(r"[^ -]*[ -]?", name.replace("^2", "²")):
+        if lines[-1] and len((lines[-1] + part).strip()) > most:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(line.strip() for line in lines)
+
+
 def often_plot(results: Results, distributions: list[str]) -> dict:
     """Over f32 x: our default in each format, and other people's coefficients in f32."""
     sweeps = [sweep for format_ in results.formats if (sweep := results.sweep_of(format_))]
@@ -74,9 +85,9 @@ def often_plot(results: Results, distributions: list[str]) -> dict:
     return plot("root mean square error of g under each distribution of x, a line for each set of "
                 "coefficients",
                 "rms error of g, over every f32 x",
-                {"from": 0.6, "to": len(distributions) + 0.4,
-                 "ticks": list(enumerate(distributions, start=1))},
-                {"log": 2}, lines)
+                {"label": "distribution of x", "from": 0.6, "to": len(distributions) + 0.4,
+                 "ticks": list(enumerate(map(broken, distributions), start=1))},
+                {"label": "rms error of g", "log": 2}, lines)
 
 
 def often(results: Results) -> list[dict]:
@@ -133,20 +144,20 @@ def place(side: SimpleNamespace | None) -> str:
 
 
 SYMBOLS = {
-    "A": "the polynomials against the exact g; certified: ball arithmetic, Taylor models in x",
-    "K": "the constants of the coordinate s = sqrt(y - y_c) against the exact y*; certified",
-    "B": "rounding of the fp32 operations that run; certified",
-    "C": "an exact g at the stored y against f'(x): what storing y costs; exhaustive",
-    "T": "the kernel's g at the stored y against f'(x): all of the above together; T_dx the same for dx at "
-         "dy = 1; exhaustive",
-    "O": "the least T that any function of the stored (y, mask) can have: the physical limit; exhaustive",
-    "R": "largest distance of the kernel's g from the middle of what the stored (y, mask) leaves possible; "
-         "exhaustive"}
+    "T": "total error: the largest difference between the kernel's g at the stored y and the exact f'(x), over "
+         "every input. T_dx: the same for dx at dy = 1.",
+    "A": "fit error: the polynomials against the exact g. Certified by ball arithmetic.",
+    "B": "rounding error of the fp32 operations that run. Certified.",
+    "K": "error of the constants of the coordinate s = sqrt(y - y_c) against the exact minimum y*. Certified.",
+    "C": "storage error: the exact g at the stored y against f'(x).",
+    "O": "oracle: the least T that any function of the stored y and its bit can have.",
+    "R": "regret: the largest distance of g from the middle of the values that the stored y and its bit leave "
+         "possible."}
 
 
 def kept_apart(results: Results) -> list[dict]:
-    blocks = [paragraph("Absolute errors of g = f'(x), a pure number between -0.13 and 1.13 for GELU."),
-              definitions(SYMBOLS)]
+    blocks = [paragraph("Absolute errors of g = f'(x), a pure number between -0.13 and 1.13 for GELU. The "
+                        "first screen says what the letters stand for.")]
     rows = []
     for header in results.headers["backward"]:
         sweep = results.sweep_of_fit(header.name)

@@ -22,14 +22,20 @@ KINDS = {
     "proofs": ("proof", "run of Coq", "runs of Coq"),
     "pareto": ("front", "front", "fronts"),
     "ledgers": ("ledger", "", ""),
+    "llama_ledgers": ("ledger", "", ""),
+    "speeds": ("speed", "", ""),
     "training": ("training", "training study", "training studies"),
     "tests": ("tests", "record of tests", "records of tests"),
     "tuned": ("tuning", "tuned problem", "tuned problems")}
 
 
+def headers_in(results: Results) -> list:
+    return [one for kind in ("backward", "tables", "forward", "rounded", "codes")
+            for one in results.headers[kind]]
+
+
 def inputs(results: Results) -> list[dict]:
-    headers = [one for kind in ("backward", "tables", "forward", "rounded", "codes")
-               for one in results.headers[kind]]
+    headers = headers_in(results)
     counts = [(len(headers) - len(results.headers["codes"]), "coefficient header", "coefficient headers")]
     counts += [(len(results.of_kind[kind]), one, several) for kind, (_, one, several) in KINDS.items()]
     sources = ", ".join(f"{n} {one if n == 1 else several}" for n, one, several in counts if n and one)

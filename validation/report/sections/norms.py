@@ -51,7 +51,7 @@ def rho_plot(file: SimpleNamespace) -> dict:
                 "gamma| and class",
                 f"y in {file.options.format}",
                 {"label": "rho = |beta / gamma|", "log": 10, "from": 10.0**-reach, "to": 10.0**reach},
-                {"label": "channels", "log": 10, "from": 0.7}, lines, 280)
+                {"label": "channels", "log": 10, "from": 0.7}, lines)
 
 
 def worst_channels(file: SimpleNamespace) -> dict:
@@ -132,13 +132,13 @@ def tightness_plot(attack: SimpleNamespace, format_: str) -> dict:
                   and gradient.tightness is not None]
         lines.append(series(name, colour, "small dots", points))
     lines += [series("violated below", "red", "line", [(shortest, 1), (longest, 1)]),
-              series("", "grey", "dashed", [(shortest, 4), (longest, 4)])]
+              series("4", "grey", "dashed", [(shortest, 4), (longest, 4)])]
     lengths = [(length, str(length)) for length in (1, 2, 3, 7, 16, 64, 257, 1024, 65536)]
     return plot(f"{format_}: bound over largest error found, case by case, over the length N of a row; every "
                 "case at or above 1",
                 f"{format_}: bound / largest error found",
                 {"label": "N", "log": 2, "from": shortest, "to": longest, "ticks": lengths},
-                {"log": 10, "from": 0.8, "to": most * 1.3}, lines)
+                {"label": "bound / error found", "log": 10, "from": 0.8, "to": most * 1.3}, lines)
 
 
 def group_rows(attack: SimpleNamespace, what: str, key: Callable[[SimpleNamespace], str]) -> list[list]:

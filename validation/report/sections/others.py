@@ -28,7 +28,7 @@ def beside_plot(sweeps: list[SimpleNamespace]) -> dict:
                             [(x, most) for x, most in points if 0 < most < math.inf]))
     return plot("Largest error of g over x from -8 to 8: ours far below the published coefficients",
                 "largest error of g, y in f32", {"label": "x", "from": -8, "to": 8},
-                {"log": 2, "from": 2**-36, "to": 2**3}, lines)
+                {"label": "largest |error of g|", "log": 2, "from": 2**-36, "to": 2**3}, lines)
 
 
 def interval_table(sweeps: list[SimpleNamespace]) -> dict:
@@ -157,7 +157,8 @@ def front_plot(front: SimpleNamespace, heading: str, error: Callable[[SimpleName
                                 notes=["" if one.dominated_by else one.name for one in stores]))
     return plot(f"{heading} of each store of {front.activation} over the bits that it keeps beyond y",
                 heading,
-                {"label": "bits an element beyond y", "from": -0.5}, {"log": 2}, lines)
+                {"label": "bits an element beyond y", "from": -0.5},
+                {"label": "error of g", "log": 2}, lines)
 
 
 def front_table(front: SimpleNamespace) -> dict:
@@ -206,7 +207,7 @@ def bits(results: Results) -> list[dict]:
                             lambda one: one.found if one.proven is None else one.proven)]
         if len(front.stores[0].under) > 1:
             plots.append(front_plot(front, "rms error, x of N(0, 1)", lambda one: one.under[1].rms))
-        blocks += [figure("Names stand at the stores that no other dominates. No single figure ranks "
+        blocks += [figure("Names stand at stores that no other dominates, where there is room. No single figure ranks "
                           "stores: rms, bias and shrinkage are in the table.",
                           FRONT, plots), front_table(front)]
     if results.store_sweeps:

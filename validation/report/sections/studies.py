@@ -48,8 +48,7 @@ def bytes_kept(results: Results) -> list[dict]:
 
 # ---- training
 
-LINES = (("ink", "thick"), ("grey", "line"), ("blue", "dotted"), ("red", "dash-dotted"), ("orange", "line"),
-         ("violet", "dashed"), ("green", "dotted"), ("pale", "dash-dotted"))
+LINES = ("ink", "grey", "blue", "red", "orange", "violet", "green", "pale")
 
 
 def mean_losses(study: SimpleNamespace, text: str, way: str) -> list[tuple[float, float]] | None:
@@ -64,9 +63,10 @@ def mean_losses(study: SimpleNamespace, text: str, way: str) -> list[tuple[float
 def training_plot(study: SimpleNamespace, text: str) -> dict:
     curves = [(way, points) for way in study.configuration.ways
               if (points := mean_losses(study, text, way)) is not None]
-    lines = [series(way, *look, points) for look, (way, points) in zip(LINES, curves)]
+    lines = [series(way, colour, "line", points) for colour, (way, points) in zip(LINES, curves)]
     return plot(f"Mean training loss over the steps, a line for each way to take gradients, text: {text}",
-                f"training loss, {text}", {"label": "step"}, {}, lines)
+                f"training loss, {text}", {"label": "step"},
+                {"label": "nats per hidden byte"}, lines)
 
 
 def has_interval(one: SimpleNamespace) -> bool:
@@ -78,11 +78,11 @@ def difference_plot(study: SimpleNamespace) -> dict:
     ways = [one for one in study.summary if has_interval(one) and one.difference.mean is not None]
     names = lines_axis([f"{one.way}, {one.text}" for one in ways])
     points = [(one.difference.mean, line) for one, (line, _) in zip(ways, names["ticks"])]
-    ends = series("", "blue", "interval", points, low=[one.difference.low for one in ways],
+    ends = series("difference, interval", "blue", "interval", points, low=[one.difference.low for one in ways],
                   high=[one.difference.high for one in ways])
     return plot("Validation loss at the end, difference from exact gradients with its interval, way by way",
-                "validation loss - that of exact gradients", {"label": "nats per hidden byte"}, names,
-                [series("", "grey", "line", [(0, names["from"]), (0, names["to"])]), ends],
+                "validation loss less that of exact", {"label": "nats per hidden byte"}, names,
+                [series("exact", "grey", "dashed", [(0, names["from"]), (0, names["to"])]), ends],
                 max(190, 90 + 17 * len(ways)))
 
 

@@ -2,9 +2,10 @@
 
 import math
 
-from blocks import AUDIT, Cell, heading, paragraph, table, validate
+from blocks import AUDIT, Cell, definitions, heading, paragraph, table, validate
 from results import Results
 from rounding import rounded_up, three_digits_up
+from sections.errors import SYMBOLS
 
 TONES = {"PASS": "good", "FAIL": "bad"}
 MARKS = {"PASS": "✓\u00a0", "FAIL": "✗\u00a0"}
@@ -18,25 +19,43 @@ def is_or_are(n: int) -> str:
     return "is" if n == 1 else "are"
 
 
-def verdict(rows: list[dict]) -> dict:
+def total_errors(results: Results) -> list[tuple[str, str]]:
+    """T of GELU's default fits, over the widest x that was swept, by the format of y."""
+    return [(one, three_digits_up(sweep.domains[-1].T.bound)) for one in results.formats
+            if (sweep := results.sweep_of(one))]
+
+
+def outcome(holding: int, failing: int, reported: int, missing: int) -> str:
+    judged, unmeasured = holding + failing, f"; {missing} {is_or_are(missing)} not measured"
+    if failing:
+        said = f"{failing} of {judged} requirements {'does' if failing == 1 else 'do'} not hold"
+    elif judged:
+        said = f"all {judged} requirements {'that were measured ' if missing else ''}hold"
+    elif reported:
+        said = f"{reported} {'figure is' if reported == 1 else 'figures are'} reported; nothing here has a limit"
+    else:
+        return "nothing was measured"
+    return said + unmeasured * bool(missing)
+
+
+def verdict(results: Results) -> dict:
+    """T first, then how many requirements hold, fail and were not measured."""
     counts = dict.fromkeys(("PASS", "FAIL", "reported", "not measured"), 0)
-    for row in rows:
+    for row in results.requirements:
         counts[row["verdict"]] += 1
     holding, failing, reported, missing = counts.values()
-    judged = holding + failing
-    if failing:
-        headline = f"{failing} of {judged} requirements {'does' if failing == 1 else 'do'} not hold"
-    elif judged:
-        headline = f"All {judged} requirements {'that were measured ' if missing else ''}hold"
-    elif reported:
-        figures = "figure is" if reported == 1 else "figures are"
-        headline = f"{reported} {figures} reported; nothing here has a limit"
-    else:
-        headline = "Nothing was measured"
-    detail = (f"{holding} hold, {failing} fail, {reported} {is_or_are(reported)} reported without a limit, "
-              f"{missing} not measured.")
+    said, totals = outcome(*counts.values()), total_errors(results)
+    first = "T ≤ " + ", ".join(f"{total} in {one}" for one, total in totals) + ": " if totals else ""
+    headline = first + said if first else said[0].upper() + said[1:]
+    meaning = ("T is the largest error of GELU's whole gradient, over every input and with y stored in that "
+               "format. " if totals else "")
+    unfinished = bool(results.run and not results.run["finished"])
+    late = f"The run of {results.run['date']} did not finish. " if unfinished else ""
+    detail = (f"{late}{meaning}{holding} hold, {failing} fail, {reported} {is_or_are(reported)} reported "
+              f"without a limit, {missing} not measured.")
+    open_ends = missing or unfinished or not holding + failing
     return {"headline": headline, "detail": detail,
-            "tone": "bad" if failing else "muted" if missing or not judged else "good"}
+            "tone": "bad" if failing else "muted" if open_ends else "good"}
 
 
 def judged(row: dict) -> Cell:
@@ -71,8 +90,14 @@ def listed(rows: list[dict]) -> str:
     return "; ".join(texts) + "."
 
 
+def other_matrix(results: Results) -> dict:
+    return table("What must hold beyond one format.", "./outgrad report", ["<requirement", "found\nat most"],
+                 [[f"{row['format']}: {row['requirement']}", judged(row)] for row in results.requirements
+                  if row["format"] not in results.formats])
+
+
 def remarks(results: Results) -> list[dict]:
-    """The requirements of no format, then what holds, fails, is only reported and was not measured."""
+    """The letters, then what holds, fails, is only reported and was not measured."""
     rows = results.requirements
     with_verdict = {kind: [row for row in rows if row["verdict"] == kind] for kind in
                     ("PASS", "FAIL", "reported", "not measured")}
@@ -82,10 +107,7 @@ def remarks(results: Results) -> list[dict]:
         if n := sum(row["established"] == way for row in holding):
             ways.append(f"{n} {way}")
     holds = f"{len(holding)} requirements: {', '.join(ways)}." if holding else "Nothing was shown to hold."
-    blocks = [table("What is not of one format.", "./outgrad report", ["<requirement", "found\nat most"],
-                    [[f"{row['format']}: {row['requirement']}", judged(row)] for row in rows
-                     if row["format"] not in results.formats]),
-              heading("What holds"), paragraph(holds)]
+    blocks = [heading("The letters"), definitions(SYMBOLS), heading("What holds"), paragraph(holds)]
     # GELU's T opens the page.
     with_verdict["reported"] = [row for row in with_verdict["reported"] if row["kind"] != "number"
                                 or row["format"] == "own"]
@@ -112,7 +134,7 @@ def largest_errors(results: Results) -> list[dict]:
     swept = [(one, sweep) for one in results.formats if (sweep := results.sweep_of(one))]
     if not swept:
         return []
-    totals = [(one, three_digits_up(sweep.domains[-1].T.bound)) for one, sweep in swept]
+    totals = total_errors(results)
     notes = ["in " + ", ".join(f"{one} {total}" for one, total in totals[1:])] if totals[1:] else []
     ours = results.sweep_of("f32")
     if ours and ours.domains[-1].from_x:
@@ -120,7 +142,7 @@ def largest_errors(results: Results) -> list[dict]:
     if results.made_by:
         notes.append(", ".join(sorted({sweep.origin for _, sweep in swept})))
     first, figure = totals[0]
-    tiles = [tile(figure, f"largest error of GELU's gradient, y in {first}", "; ".join(notes),
+    tiles = [tile(figure, f"T, the largest error of GELU's gradient, y in {first}", "; ".join(notes),
                   validate("FORMAT"))]
     worst, ratio = None, 0.0
     for _, sweep in swept:
@@ -129,7 +151,7 @@ def largest_errors(results: Results) -> list[dict]:
                 worst, ratio = sweep, domain.T_over_O
     if worst:
         note = f"1 is the limit that storing y sets; worst in {worst.format}{stated(results, worst.origin)}"
-        tiles.append(tile(rounded_up(ratio, 4), "largest T / O of GELU's default fits", note,
+        tiles.append(tile(rounded_up(ratio, 4), "largest T / O of GELU's default fits (O: the least possible T)", note,
                           validate("FORMAT")))
     return tiles
 
