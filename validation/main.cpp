@@ -15,6 +15,7 @@
 #include "validation/certificate/check.h"
 #include "validation/front/front_command.h"
 #include "validation/norms/stability_command.h"
+#include "validation/report/own_command.h"
 #include "validation/report/report_command.h"
 #include "validation/sweep/validate_command.h"
 
@@ -25,7 +26,8 @@ using namespace outgrad;
 validation::CheckReport check_with_progress(const validation::Header& header, const std::string& file,
                                             const std::string& place) {
   std::atomic<int> done = 0;
-  const kernels::JobLine line(place, [&] { return fmt::format("{} claims proven of {}", done.load(), file); });
+  const kernels::JobLine line(place,
+                              [&] { return fmt::format("{} claims proven of {}", done.load(), file); });
   return validation::check_header(header, validation::Findings::all, &done);
 }
 
@@ -67,6 +69,7 @@ int run(int argc, char** argv) {
   validation::add_front(app, status);
   validation::add_stability(app);
   validation::add_report(app, status);
+  validation::add_plot(app);
   kernels::parse(app, {argv + 1, argv + argc});
   return status;
 }

@@ -52,7 +52,8 @@ struct OwnRequest {
   bool oracle = false, json = false, unchecked = false;
   int threads = 0;
 };
-/// Fits, writes fit, specification and header, and prints what was reached; whether the second witness agrees.
+/// Fits, writes fit, specification and header, and prints what was reached; whether the second witness
+/// agrees.
 /// @throws kernels::SpecError, kernels::IoError.
 bool fit_without_specification(const OwnRequest& request);
 

@@ -215,10 +215,12 @@ void add_choices(CLI::App& command, OwnRequest& wanted, CLI::Option* spec) {
       "--error", wanted.error,
       "with --expression: what the polynomials may differ from f' by, 2^-9 or 0.002 (default: what the "
       "format resolves, or the least that is reached)");
-  command.add_flag("--oracle", wanted.oracle,
-                   "with --expression: a table of the best gradient of every stored y, in 16 and 8 bits")
+  command
+      .add_flag("--oracle", wanted.oracle,
+                "with --expression: a table of the best gradient of every stored y, in 16 and 8 bits")
       ->excludes(error);
-  command.add_option("--name", wanted.name, "with --expression: of the fit (default: made of the expression)");
+  command.add_option("--name", wanted.name,
+                     "with --expression: of the fit (default: made of the expression)");
 }
 
 }  // namespace

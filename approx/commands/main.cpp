@@ -25,14 +25,12 @@ void add_threads(CLI::App& command, int& threads) {
 }
 
 std::string FunctionOptions::members() const {
-  if (activation.empty() == expression.empty())
-    throw kernels::SpecError("give --activation or --expression");
+  if (activation.empty() == expression.empty()) throw kernels::SpecError("give --activation or --expression");
   nlohmann::ordered_json members{
       {activation.empty() ? "expression" : "activation", activation.empty() ? expression : activation}};
   for (const auto& [option, value] : {std::pair("beta", beta), std::pair("alpha", alpha)})
     if (value) members["parameters"][option] = *value;
-  const std::string text =
-      members.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  const std::string text = members.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   return text.substr(1, text.size() - 2);
 }
 

@@ -29,10 +29,11 @@ std::string name_of(const FunctionOptions& function, const std::string& format) 
   bool fresh = true;  // whether the next letter begins a word
   for (const char c : function.activation.empty() ? function.expression : function.activation) {
     const auto byte = static_cast<unsigned char>(c);
-    const auto* const word = std::find_if(std::begin(kWords), std::end(kWords),
-                                          [&](const auto& each) { return each.first == c; });
+    const auto* const word =
+        std::find_if(std::begin(kWords), std::end(kWords), [&](const auto& each) { return each.first == c; });
     if (word != std::end(kWords)) name += "_" + std::string(word->second);
-    if (std::isalnum(byte) != 0) name += std::string(fresh ? "_" : "") + static_cast<char>(std::tolower(byte));
+    if (std::isalnum(byte) != 0)
+      name += std::string(fresh ? "_" : "") + static_cast<char>(std::tolower(byte));
     fresh = std::isalnum(byte) == 0;
   }
   constexpr size_t kLongest = 48;  // of the 64 that a name may have
@@ -53,11 +54,12 @@ double error_of(const std::string& text) {
   return error;
 }
 
-/// "0.01119 (2^-6.48)", rounded up to four digits.
+/// "0.01119 (2^-6.48)", both rounded up.
 std::string both(double bound) {
   if (!(bound > 0)) return "0";
   const double unit = std::pow(10, std::floor(std::log10(bound)) - 3);
-  return fmt::format("{:.4g} ({})", std::ceil(bound / unit * (1 - 0x1p-40)) * unit, power(bound));
+  return fmt::format("{:.4g} (2^{:.2f})", std::ceil(bound / unit * (1 - 0x1p-40)) * unit,
+                     std::ceil(100 * std::log2(bound) * (1 + 0x1p-40)) / 100);
 }
 
 std::string input(const FoundInputs& found, const char* bound, bool masked) {
@@ -68,16 +70,19 @@ std::string input(const FoundInputs& found, const char* bound, bool masked) {
 }
 
 /// One line of what was reached.
-std::string line(const char* what, const std::string& text) { return fmt::format("  {:<18} {}\n", what, text); }
+std::string line(const char* what, const std::string& text) {
+  return fmt::format("  {:<18} {}\n", what, text);
+}
 
 /// T, its worst input and O, where they are enumerated.
 std::string total(double t, double o, const std::string& worst, bool masked) {
   if (!(o > 0)) return "";
-  std::string text = line("T, all of f'(x)", "at most " + both(t) + ": the error of the gradient, with that of "
-                                                                     "storing y");
+  std::string text = line("T, all of f'(x)", "at most " + both(t) +
+                                                 ": the error of the gradient, with that of "
+                                                 "storing y");
   if (!worst.empty()) text += line("worst input", worst);
-  return text + line("O, out of reach", fmt::format("{}: no function of y{} errs by less; T/O {:.4f}", both(o),
-                                                    masked ? " and its bit" : "", t / o));
+  return text + line("O, out of reach", fmt::format("{}: no function of y{} errs by less; T/O {:.4f}",
+                                                    both(o), masked ? " and its bit" : "", t / o));
 }
 
 std::string reached(const BackwardModel& m) {
@@ -112,13 +117,14 @@ Paths paths_of(const std::string& out, const std::string& name) {
 
 std::string words(const OwnFit& own, const OwnRequest& request, const Paths& paths) {
   const Fit& fit = own.fit;
-  std::string text =
-      fmt::format("{}: f(x) = {}, y in {}\n", fit.name, fit.function, request.format) +
-      std::visit([](const auto& model) { return reached(model); }, fit.model) +
-      line("proven", request.unchecked ? "by the fitter alone (--no-check)" : "by the fitter, and again by check");
+  std::string text = fmt::format("{}: f(x) = {}, y in {}\n", fit.name, fit.function, request.format) +
+                     std::visit([](const auto& model) { return reached(model); }, fit.model) +
+                     line("proven", request.unchecked ? "by the fitter alone (--no-check)"
+                                                      : "by the fitter, and again by check");
   if (!own.mirror.empty())
-    text += line("mirrored", "-f(-x) is fitted: store -f(x), with the bit of -x if there is one, and the kernel gives "
-                             "f'(x)");
+    text += line("mirrored",
+                 "-f(-x) is fitted: store -f(x), with the bit of -x if there is one, and the kernel gives "
+                 "f'(x)");
   text += line("header", paths.header);
   text += line("its struct", "outgrad::kernels::generated::" + type_name(fit.name));
   text += line("to change it", "edit " + paths.spec + ", then fit that");
@@ -132,8 +138,8 @@ bool fit_without_specification(const OwnRequest& request) {
   const std::string name = request.name.empty() ? name_of(request.function, request.format) : request.name;
   const double error = request.error.empty() ? 0 : error_of(request.error);
   std::optional<JobLine> progress(std::in_place, name);
-  const OwnFit own = fit_own({name, request.function.members(), format_of(request.format), error, request.oracle},
-                             request.threads);
+  const OwnFit own = fit_own(
+      {name, request.function.members(), format_of(request.format), error, request.oracle}, request.threads);
   const Paths paths = paths_of(request.out, name);
   const std::string text = to_json(own.fit);
   const Fit written = fit_from_json(text, name);

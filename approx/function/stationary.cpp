@@ -33,8 +33,8 @@ Local local(const Series& f) { return {f[0], f[1], f[2] * Ball(2.0)}; }
 Local expand(const Activation& a, const Ball& x) { return local(a.value_series(Series::variable(x, 3))); }
 
 std::string refusal(const Activation& a, double lo, double hi, const std::string& why) {
-  return fmt::format("{}: [{:.10g}, {:.10g}]: {}",
-                     a.name == "expression" ? a.function.substr(0, 80) : a.name, lo, hi, why);
+  return fmt::format("{}: [{:.10g}, {:.10g}]: {}", a.name == "expression" ? a.function.substr(0, 80) : a.name,
+                     lo, hi, why);
 }
 [[noreturn]] void refuse(const Activation& a, double lo, double hi, const std::string& why) {
   throw kernels::SpecError(refusal(a, lo, hi, why));

@@ -24,7 +24,8 @@ struct Landscape {
 
 /// f' is 1 on the left and 0 on the right, and -f(-x) can be fitted in place of f(x).
 struct FallsToRight : kernels::SpecError {
-  FallsToRight(const std::string& why, std::string of_mirror) : SpecError(why), mirror(std::move(of_mirror)) {}
+  FallsToRight(const std::string& why, std::string of_mirror)
+      : SpecError(why), mirror(std::move(of_mirror)) {}
   std::string mirror;  ///< -f(-x) as an expression, which has the derivative of f at -x
 };
 

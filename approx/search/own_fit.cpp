@@ -24,9 +24,9 @@ std::string target_text(double error) {
 }
 
 Spec spec_of(const OwnFunction& wanted, const std::string& target, const std::string& rows) {
-  const std::string storage =
-      wanted.oracle ? R"("entries": "f16")"
-                    : fmt::format(R"("storage": {{"ratio": 1.05, "regret": "{}"}})", usual_regret(wanted.format));
+  const std::string storage = wanted.oracle ? R"("entries": "f16")"
+                                            : fmt::format(R"("storage": {{"ratio": 1.05, "regret": "{}"}})",
+                                                          usual_regret(wanted.format));
   const std::string text =
       fmt::format(R"({{"schema": "outgrad.spec/2", "name": "{}", "kind": "backward", {}, "format": "{}", )"
                   R"("target": "{}"{}, {}}})",
@@ -92,7 +92,8 @@ OwnFit fit_upright(const OwnFunction& wanted, int threads) {
 }  // namespace
 
 OwnFit fit_own(OwnFunction wanted, int threads) {
-  if (!wanted.oracle && (wanted.format == Format::e4m3 || wanted.format == Format::e5m2)) wanted.oracle = true;
+  if (!wanted.oracle && (wanted.format == Format::e4m3 || wanted.format == Format::e5m2))
+    wanted.oracle = true;
   try {
     return fit_upright(wanted, threads);
   } catch (const FallsToRight& refusal) {

@@ -12,7 +12,7 @@ struct OwnFunction {
   std::string name;        ///< of the fit
   std::string definition;  ///< members of a specification: "expression": "tanh(x)", "activation": "elu"
   Format format = Format::bf16;
-  double error = 0;     ///< what A may be, at most 1/2; 0: the least that is of use in the format, or in reach
+  double error = 0;  ///< what A may be, at most 1/2; 0: the least that is of use in the format, or in reach
   bool oracle = false;  ///< a direct table of the best gradient of each stored y
 };
 

@@ -56,8 +56,9 @@ inline void parse(CLI::App& app, std::vector<std::string> words) {
     const std::vector<std::string> extras = app.remaining();
     std::vector<std::string> known;
     for (const CLI::App* const command : app.get_subcommands(nullptr)) known.push_back(command->get_name());
-    throw SpecError(extras.empty() ? error.what()
-                                   : "unknown command " + extras.front() + did_you_mean(extras.front(), known));
+    throw SpecError(extras.empty()
+                        ? error.what()
+                        : "unknown command " + extras.front() + did_you_mean(extras.front(), known));
   }
 }
 

@@ -11,8 +11,8 @@ namespace outgrad::kernels {
 bool is_terminal(int descriptor);
 // Of that terminal; 80 where it is none or does not say.
 int columns_of(int descriptor);
-// Whether what goes there may have colour: on a terminal, unless NO_COLOR is set and not empty (no-color.org) or
-// TERM is dumb.
+// Whether what goes there may have colour: on a terminal, unless NO_COLOR is set and not empty (no-color.org)
+// or TERM is dumb.
 bool takes_colour(int descriptor);
 enum class Colour { kGood = 32, kBad = 31 };  // ECMA-48: green, red
 std::string in_colour(Colour colour, const std::string& text);
@@ -35,8 +35,8 @@ class ProgressLine {
   bool shown_, drawn_ = false;
 };
 
-// Draws once a second while it lives, where stderr is a terminal: "label: 12 s: ", and what `state` says, which
-// is called by another thread.
+// Draws once a second while it lives, where stderr is a terminal: "label: 12 s: ", and what `state` says,
+// which is called by another thread.
 class JobLine {
  public:
   JobLine(const std::string& label, std::function<std::string()> state);

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# `fit` of a function and a format, without a specification: it chooses the rest, has its fit proven, and writes
-# what the page says. The functions are in own_expressions.txt; with "all" those of the nightly run, too.
+# `fit` of a function and a format, without a specification: it chooses the rest, has its fit proven, and
+# writes what the page says. The functions are in own_expressions.txt; with "all" those of the nightly run,
+# too. Then its picture, its page, the sweep of its header and its front.
 # usage: own_expressions_test.sh REPOSITORY BUILD [all]
 set -euo pipefail
 root=$1
@@ -63,9 +64,11 @@ done <"$root/tests/system/own_expressions.txt"
 "$root/outgrad" fit out/own/own_tanh_0_8_x_bf16.spec.json --no-check --out again.json >/dev/null &&
   cmp again.json out/own/own_tanh_0_8_x_bf16.json || fail "its specification gives another fit: $(<said)"
 # A target is kept, or refused; an 8-bit format has a table.
-"$root/outgrad" fit --expression 'tanh(x)' --format e4m3 --name own --out own.json >said || fail "e4m3: status $?"
+"$root/outgrad" fit --expression 'tanh(x)' --format e4m3 --name own --out own.json >said ||
+  fail "e4m3: status $?"
 grep -q 'T/O 1.0000' said || fail "a table of e4m3: $(<said)"
-"$root/outgrad" fit --activation elu --format bf16 --error 0.002 --out own.json >said || fail "an error: status $?"
+"$root/outgrad" fit --activation elu --format bf16 --error 0.002 --out own.json >said ||
+  fail "an error: status $?"
 grep -q '"class": "abs:2^-8.966"' own.json || fail "an error of 0.002 is $(grep '"class"' own.json)"
 for wrong in "--error 2^9" "--error x" "--error 2^-9 --oracle" "--name table" "--format f64"; do
   # shellcheck disable=SC2086  # options and values
@@ -75,6 +78,23 @@ for wrong in "--error 2^9" "--error x" "--error 2^-9 --oracle" "--name table" "-
   fi
   [[ $(wc -l <stderr) == 1 && ! -e no.json ]] || fail "$wrong: $(<stderr)"
 done
+
+own=out/own/own_tanh_0_8_x_bf16
+for from in h json; do
+  "$root/outgrad" plot $own.$from --out $from.svg >said 2>&1 || fail "plot of $from: $(<said)"
+done
+if [[ $(<said) != *"matplotlib"* ]]; then
+  cmp h.svg json.svg || fail "the pictures of header and fit differ"
+  for words in 'the error over y' 'what the stored y next to the worst stand for' 'a row begins|g</text>'; do
+    grep -qE "$words" h.svg || fail "the picture has no '$words'"
+  done
+  "$root/outgrad" report --header $own.h --out page >said 2>&1 || fail "report --header: $(<said)"
+  t=$(sed -n 's/.*T <= \([0-9.]*\) .*/\1/p' said)
+  [[ -n $t ]] && grep -q "T &lt;= $t" page/index.html || fail "the page does not open with T = $t"
+  grep -q 'Taylor models' page/index.html || fail "the page does not say who proves what"
+  "$root/outgrad" report --header out/own >said 2>&1 || fail "report of a folder: $(<said)"
+  [[ -s out/own/report/index.html ]] || fail "report of a folder wrote no page"
+fi
 
 echo "own expressions: $fitted fitted, $refused refused, $failures failures"
 exit $((failures > 0))

@@ -11,13 +11,14 @@
 
 #include "kernels/support/errors.h"
 #include "validation/report/facts.h"
+#include "validation/report/own_command.h"
 #include "validation/report/requirements.h"
 
 namespace outgrad::validation {
 namespace {
 
 struct Arguments {
-  std::string in = "out", out, headers;
+  std::string in = "out", out, headers, header;
   bool json = false;
 };
 
@@ -69,14 +70,25 @@ void add_report(CLI::App& app, int& status) {
                    "taken from the same folders in committed/, or is not measured. provenance.json says of "
                    "which run they are")
       ->capture_default_str();
+  command
+      ->add_option(
+          "--header", arguments->header,
+          "In place of all that: a page of one header, such as `fit --expression` writes, or of all headers "
+          "of a folder")
+      ->excludes("--in");
   command->add_option(
       "--headers", arguments->headers,
       "Folder with the coefficient headers (default: IN/generated, else kernels/generated beside IN)");
-  command->add_option("--out", arguments->out,
-                      "Folder for index.html, report.md and report.json (default: IN/report)");
+  command->add_option(
+      "--out", arguments->out,
+      "Folder for index.html, report.md and report.json (default: IN/report; of a header the folder "
+      "NAME_report beside it, with own.json)");
   command->add_flag("--json", arguments->json, "Print the requirements and their verdicts as JSON");
   command->callback([arguments, &status] {
-    if (!report(*arguments)) status = kernels::kExitViolated;
+    const bool holds = arguments->header.empty()
+                           ? report(*arguments)
+                           : report_of_own(arguments->header, arguments->out, arguments->json);
+    if (!holds) status = kernels::kExitViolated;
   });
 }
 

@@ -87,7 +87,8 @@ TEST(Spec, SaysFilePlaceAndReason) {
             "spec.json: degree: 60 is outside 1 .. 12");
   EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"degree\": 6.5")),
             "spec.json: degree: must be an integer");
-  EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"dgree\": 6")), "spec.json: degree: is missing; 'dgree' is no key");
+  EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"dgree\": 6")),
+            "spec.json: degree: is missing; 'dgree' is no key");
   EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"degree\": 6, \"x\": 1")),
             "spec.json: x: is not a key of this schema");
   EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"degree\": 6, \"sheme\": \"horner\"")),

@@ -19,7 +19,8 @@ TEST(Suggestion, NamesTheNearestWordWithinSomeSlips) {
 }
 
 TEST(Suggestion, SaysNothingOfFarOrEqualWordsAndOfNone) {
-  for (const char* word : {"", "mish", "x", "--frob", "silu"}) EXPECT_EQ(did_you_mean(word, kWords), "") << word;
+  for (const char* word : {"", "mish", "x", "--frob", "silu"})
+    EXPECT_EQ(did_you_mean(word, kWords), "") << word;
   EXPECT_EQ(did_you_mean(std::string(100000, 'a'), kWords), "");
   EXPECT_EQ(did_you_mean("silu", {}), "");
   EXPECT_EQ(did_you_mean("a", {"b"}), "");  // nothing of the word is left
