@@ -14,6 +14,7 @@
 #include "kernels/support/progress.h"
 #include "validation/certificate/check.h"
 #include "validation/front/front_command.h"
+#include "validation/front/header_sweep.h"
 #include "validation/norms/stability_command.h"
 #include "validation/report/own_command.h"
 #include "validation/report/report_command.h"
@@ -65,7 +66,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   int status = kernels::kExitHolds;
   add_check(app, status);
-  validation::add_validate(app, status);
+  validation::add_validate(app, status, validation::validate_header);
   validation::add_front(app, status);
   validation::add_stability(app);
   validation::add_report(app, status);

@@ -95,6 +95,12 @@ if [[ $(<said) != *"matplotlib"* ]]; then
   "$root/outgrad" report --header out/own >said 2>&1 || fail "report of a folder: $(<said)"
   [[ -s out/own/report/index.html ]] || fail "report of a folder wrote no page"
 fi
+"$root/outgrad" validate --header $own.h >said || fail "validate --header: $(<said)"
+grep -q 'all 34050 x' said || fail "validate --header counts $(head -n 1 said)"
+mesa=$root/notebooks_data/foreign/mesa_gelu.json
+"$root/outgrad" front --header $own.h --foreign "$mesa" --out front.json >said ||
+  fail "front --header: $(<said)"
+grep -q '^| bf16 y | 0 | 16 | ' said || fail "front --header: $(<said)"
 
 echo "own expressions: $fitted fitted, $refused refused, $failures failures"
 exit $((failures > 0))

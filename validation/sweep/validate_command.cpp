@@ -45,6 +45,7 @@ struct Arguments {
   std::string x = "all";
   std::string foreign;
   std::string activations;
+  std::string header;
   std::string shard;
   std::vector<std::string> merge;
   std::string out;
@@ -595,7 +596,9 @@ bool validate(const Arguments& arguments) {
 
 }  // namespace
 
-void add_validate(CLI::App& app, int& status) {
+void add_validate(CLI::App& app, int& status) { add_validate(app, status, nullptr); }
+
+void add_validate(CLI::App& app, int& status, const HeaderSweep& sweep_header) {
   auto arguments = std::make_shared<Arguments>();
   std::string names;
   for (const SweptActivation* activation : swept_activations())
@@ -623,8 +626,19 @@ void add_validate(CLI::App& app, int& status) {
                       "this name + .chunks");
   command->add_option("--threads", arguments->threads, "Threads (0: all)")->check(kernels::in_range(0, 1024));
   command->add_flag("--json", arguments->json, "Print the result as JSON");
-  command->callback([arguments, &status] {
-    if (!validate(*arguments)) status = kernels::kExitViolated;
+  if (sweep_header) {
+    CLI::Option* const header = command->add_option(
+        "--header", arguments->header,
+        "A header of your own in place of our kernels: every x of its format, f16 or bf16");
+    for (const char* other : {"--activation", "--format", "--fit", "--x", "--foreign", "--shard", "--merge"})
+      header->excludes(other);
+  }
+  command->callback([arguments, sweep_header, &status] {
+    const Arguments& given = *arguments;
+    const bool holds = given.header.empty()
+                           ? validate(given)
+                           : sweep_header(given.header, given.activations, given.out, given.json);
+    if (!holds) status = kernels::kExitViolated;
   });
 }
 
