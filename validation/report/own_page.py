@@ -150,7 +150,9 @@ def plots(own: dict) -> list[dict]:
 
 def picture(own: dict) -> str:
     """The plots, one below the other, as one file that needs nothing else."""
-    drawn, below = [], 40
+    title = f"{own['name']}: f(x) = {own['function']}, y in {own['format']}"
+    letter = 6.5  # of size 12
+    drawn, below, across = [], 40, 20 + letter * len(title)
     for number, one in enumerate(plots(own)):
         # Programs that draw SVG, unlike browsers, seldom know variables.
         text = figures.svg(one, f"plot{number}")
@@ -159,14 +161,13 @@ def picture(own: dict) -> str:
         width, height = map(float, re.search(r'viewBox="0 0 ([0-9.]+) ([0-9.]+)"', text).groups())
         place_in = f'<svg x="0" y="{below}" width="{width:g}" height="{height:g}"'
         drawn.append(re.sub("<svg", place_in, text, count=1))
-        below += math.ceil(height) + 10
-    title = f"{own['name']}: f(x) = {own['function']}, y in {own['format']}"
+        below, across = below + math.ceil(height) + 10, max(across, width)
     escaped = title.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="460" height="{below}" '
-            f'viewBox="0 0 460 {below}" font-family="sans-serif" stroke-linejoin="round">'
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{across:.0f}" height="{below}" '
+            f'viewBox="0 0 {across:.0f} {below}" font-family="sans-serif" stroke-linejoin="round">'
             f'<title>{escaped}</title>'
             f'<rect width="100%" height="100%" fill="white"/><text x="10" y="20" font-size="12" '
-            f'textLength="{min(440, 6.5 * len(title)):.0f}" lengthAdjust="spacingAndGlyphs">{escaped}</text>'
+            f'textLength="{letter * len(title):.0f}" lengthAdjust="spacingAndGlyphs">{escaped}</text>'
             + "".join(drawn) + "</svg>\n")
 
 
