@@ -3,10 +3,14 @@
 /// EnvironmentError where a program is missing.
 #pragma once
 
+#include "kernels/support/result.h"
+#include "approx/model/fit.h"
+#include "kernels/support/progress.h"
+
 #include <CLI/CLI.hpp>
 
+#include <optional>
 #include <string>
-#include <thread>
 
 namespace outgrad::approx {
 
@@ -20,13 +24,44 @@ void add_certify(CLI::App& app, int& status);
 /// --threads, for a command whose result does not depend on it.
 void add_threads(CLI::App& command, int& threads);
 
-/// Draws on a terminal, once a second, how far the job of this scope is; leaves nothing behind.
-class JobLine {
- public:
-  explicit JobLine(const std::string& label);
+/// A function, for a command that takes no specification.
+struct FunctionOptions {
+  std::string activation, expression;  ///< one of them
+  std::optional<double> beta, alpha;
 
- private:
-  std::jthread drawer_;
+  [[nodiscard]] bool given() const { return !activation.empty() || !expression.empty(); }
+  /// The activation's, or "expression".
+  [[nodiscard]] std::string name() const { return activation.empty() ? "expression" : activation; }
+  /// Members of a specification. @throws kernels::SpecError unless one of both is given.
+  [[nodiscard]] std::string members() const;
+};
+/// --activation, --expression, --beta, --alpha.
+void add_function(CLI::App& command, FunctionOptions& options);
+/// --format of y. @throws CLI's error where it is required and missing.
+CLI::Option* add_format(CLI::App& command, std::string& format);
+
+/// What outgrad-check, the program beside this one, does not accept in the header of a fit; nothing if it
+/// proves every claim again. @throws kernels::EnvironmentError where it is missing or cannot do its work.
+std::string unproven(const Fit& fit);
+/// One line on stderr that says so.
+void print_unproven(const Fit& fit, const std::string& why);
+
+/// What `fit` is asked for without a specification.
+struct OwnRequest {
+  FunctionOptions function;
+  std::string format, error, name, out;
+  bool oracle = false, unchecked = false;
+  kernels::ResultForm form;
+  int threads = 0;
+};
+/// Fits, writes fit, specification and header, and prints what was reached; whether the second witness
+/// agrees.
+/// @throws kernels::SpecError, kernels::IoError.
+bool fit_without_specification(const OwnRequest& request);
+
+/// Draws how far the job of this scope is, by its stages; leaves nothing behind.
+struct JobLine : kernels::JobLine {
+  explicit JobLine(const std::string& label);
 };
 
 /// "2^-26.01".

@@ -140,8 +140,23 @@ std::string banner_path_of(const std::filesystem::path& file, const std::filesys
   return (committed ? home / file.filename() : file.filename()).string();
 }
 
-/// What outgrad-check, the program beside this one, does not accept in the header of a fit; nothing if it
-/// proves every claim again. @throws kernels::EnvironmentError where it is missing or cannot do its work.
+/// The headers of all points of a front: it is emitted whole or not at all.
+void emit_front(const std::string& text, const std::string& path, const std::string& folder,
+                const std::string& banner_path) {
+  const std::vector<Spec> specs = specs_of_front(text, path);
+  const JobLine line(path);
+  Stage points("points", static_cast<std::int64_t>(specs.size()));
+  std::vector<std::string> headers;
+  for (const Spec& spec : specs) {
+    headers.push_back(emit_header(fit_of(spec, path, 0), banner_path));
+    points.tick();
+  }
+  for (size_t i = 0; i < specs.size(); ++i)
+    kernels::write_file(folder + "/" + specs[i].name + ".h", headers[i]);
+}
+
+}  // namespace
+
 std::string unproven(const Fit& fit) {
   const std::string checker = kernels::beside_this_program("outgrad-check");
   const kernels::ScratchFolder folder;
@@ -169,60 +184,84 @@ std::string unproven(const Fit& fit) {
   throw kernels::EnvironmentError(fmt::format("{}: exit status {} without a reason", checker, ending.status));
 }
 
-/// The headers of all points of a front: it is emitted whole or not at all.
-void emit_front(const std::string& text, const std::string& path, const std::string& folder,
-                const std::string& banner_path) {
-  const std::vector<Spec> specs = specs_of_front(text, path);
-  const JobLine line(path);
-  Stage points("points", static_cast<std::int64_t>(specs.size()));
-  std::vector<std::string> headers;
-  for (const Spec& spec : specs) {
-    headers.push_back(emit_header(fit_of(spec, path, 0), banner_path));
-    points.tick();
+void print_fit(const kernels::ResultForm& form, const std::string& text) {
+  if (form.csv)
+    kernels::print_result(form, kernels::parse_json<nlohmann::ordered_json>(text), "");
+  else
+    fmt::print("{}\n", text);  // as the file has it
+}
+
+void print_unproven(const Fit& fit, const std::string& why) {
+  kernels::print_error_line(fmt::format(
+      "{}: the second witness does not confirm the fit, and nothing is written: {}", fit.name, why));
+}
+
+namespace {
+
+/// Fits a specification; whether the second witness agrees.
+bool fit_specification(const std::string& spec, const OwnRequest& wanted) {
+  std::optional<JobLine> line(spec);
+  const Fit result = fit_of(read_spec(spec), spec, wanted.threads);
+  const std::string text = to_json(result);
+  const std::string refuted = wanted.unchecked ? "" : unproven(fit_from_json(text, spec));
+  line.reset();
+  if (!refuted.empty()) {
+    print_unproven(result, refuted);
+    return false;
   }
-  for (size_t i = 0; i < specs.size(); ++i)
-    kernels::write_file(folder + "/" + specs[i].name + ".h", headers[i]);
+  kernels::write_file(wanted.out.empty() ? "out/fits/" + result.name + ".json" : wanted.out, text);
+  if (wanted.form)
+    print_fit(wanted.form, text);
+  else
+    fmt::print("{}\n", std::visit([&](const auto& model) { return summary(result, model); }, result.model));
+  return true;
+}
+
+void add_choices(CLI::App& command, OwnRequest& wanted, CLI::Option* spec) {
+  add_function(command, wanted.function);
+  add_format(command, wanted.format)->excludes(spec);
+  CLI::Option* const error = command.add_option(
+      "--error", wanted.error,
+      "with --expression: what the polynomials may differ from f' by, 2^-9 or 0.002 (default: what the "
+      "format resolves, or the least that is reached)");
+  command
+      .add_flag("--oracle", wanted.oracle,
+                "with --expression: a table of the best gradient of every stored y, in 16 and 8 bits")
+      ->excludes(error);
+  command.add_option("--name", wanted.name,
+                     "with --expression: of the fit (default: made of the expression)");
 }
 
 }  // namespace
 
 void add_fit(CLI::App& app, int& status) {
   struct Arguments {
-    std::string spec, out;
-    int threads = 0;
-    kernels::ResultForm form;
-    bool unchecked = false;
+    std::string spec;
+    OwnRequest wanted;
   };
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* const command =
-      app.add_subcommand("fit", "fit one specification; writes fit and certificate as JSON");
-  command->add_option("SPEC", arguments->spec, "specification, schema outgrad.spec/2")->required();
-  command->add_option("--out", arguments->out, "where the fit goes (default: out/fits/NAME.json)");
-  add_threads(*command, arguments->threads);
-  kernels::add_result_form(*command, arguments->form, "the fit");
-  command->add_flag("--no-check", arguments->unchecked,
+  CLI::App* const command = app.add_subcommand(
+      "fit",
+      "fit a function (--expression or --activation, with --format) or a specification; writes fit and "
+      "certificate as JSON, and of a function its header too");
+  OwnRequest& wanted = arguments->wanted;
+  CLI::Option* const spec =
+      command->add_option("SPEC", arguments->spec, "specification, schema outgrad.spec/2");
+  add_choices(*command, wanted, spec);
+  command->add_option("--out", wanted.out,
+                      "where the fit goes (default: out/fits/NAME.json; of a function out/own/NAME.json, "
+                      "with NAME.spec.json and NAME.h beside it)");
+  add_threads(*command, wanted.threads);
+  kernels::add_result_form(*command, wanted.form, "the fit");
+  command->add_flag("--no-check", wanted.unchecked,
                     "write the fit without having outgrad-check prove its claims again");
   command->callback([arguments, &status] {
-    const auto& [spec, out, threads, form, unchecked] = *arguments;
-    std::optional<JobLine> line(spec);
-    const Fit result = fit_of(read_spec(spec), spec, threads);
-    const std::string text = to_json(result);
-    const std::string refuted = unchecked ? "" : unproven(fit_from_json(text, spec));
-    line.reset();
-    if (!refuted.empty()) {
-      kernels::print_error_line(
-          fmt::format("{}: the second witness does not confirm the fit, and nothing is written: {}",
-                      result.name, refuted));
+    const bool of_function = arguments->spec.empty();
+    if (of_function != arguments->wanted.function.given())
+      throw kernels::SpecError("fit: give a specification, or --expression (or --activation) and --format");
+    if (!(of_function ? fit_without_specification(arguments->wanted)
+                      : fit_specification(arguments->spec, arguments->wanted)))
       status = kernels::kExitViolated;
-      return;
-    }
-    kernels::write_file(out.empty() ? "out/fits/" + result.name + ".json" : out, text);
-    if (form.csv)
-      kernels::print_result(form, kernels::parse_json<nlohmann::ordered_json>(text), "");
-    else
-      fmt::print(
-          "{}\n",
-          form ? text : std::visit([&](const auto& model) { return summary(result, model); }, result.model));
   });
 }
 

@@ -3,58 +3,37 @@
 #include "approx/search/pareto.h"
 
 #include "approx/commands/commands.h"
-#include "approx/function/activations.h"
-#include "kernels/support/errors.h"
 #include "kernels/support/files.h"
-#include "kernels/support/options.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 namespace outgrad::approx {
 
 void add_pareto(CLI::App& app, int&) {
   struct Arguments {
-    std::string activation, expression, format, out;
-    std::optional<double> beta, alpha;
+    FunctionOptions function;
+    std::string format, out;
     int threads = 0;
   };
   auto arguments = std::make_shared<Arguments>();
   CLI::App* const command = app.add_subcommand(
       "pareto", "the fits of an activation and format that no other beats in operations, bytes and errors");
-  auto* const by_name = command->add_option("--activation", arguments->activation,
-                                            fmt::format("{}", fmt::join(activation_names(), ", ")));
-  command->add_option("--expression", arguments->expression, "a function of x in place of an activation")
-      ->excludes(by_name);
-  command->add_option("--beta", arguments->beta, "of swish");
-  command->add_option("--alpha", arguments->alpha, "of elu");
-  command
-      ->add_option("--format", arguments->format,
-                   "f32, f16, bf16, e4m3, e5m2, mxfp8, f16_parity, bf16_parity")
-      ->required();
+  add_function(*command, arguments->function);
+  add_format(*command, arguments->format)->required();
   command->add_option("--out", arguments->out,
                       "where the front goes (default: out/pareto/ACTIVATION_FORMAT.json)");
   add_threads(*command, arguments->threads);
   command->callback([arguments] {
-    const auto& [activation, expression, format, out, beta, alpha, threads] = *arguments;
-    if (activation.empty() == expression.empty())
-      throw kernels::SpecError("pareto: give --activation or --expression");
+    const auto& [function, format, out, threads] = *arguments;
+    const std::string name = function.name(), members = function.members();
     const Format of = format_of(format);
-    const std::string name = activation.empty() ? "expression" : activation;
-    nlohmann::ordered_json definition{
-        {activation.empty() ? "expression" : "activation", activation.empty() ? expression : activation}};
-    for (const auto& [option, value] : {std::pair("beta", beta), std::pair("alpha", alpha)}) {
-      if (value) definition["parameters"][option] = *value;
-    }
-    const std::string member = definition.dump();
-    const JobLine line(name + " " + format);
-    const ParetoCandidates candidates =
-        pareto_candidates(name, member.substr(1, member.size() - 2), of, threads);
-    const ParetoFront front = pareto_front(candidates, threads);
+    std::optional<JobLine> line(std::in_place, name + " " + format);
+    const ParetoFront front = pareto_front(pareto_candidates(name, members, of, threads), threads);
+    line.reset();
     kernels::write_file(out.empty() ? "out/pareto/" + name + "_" + format + ".json" : out,
                         to_json(front, name));
     for (const ParetoPoint& p : front.points) {

@@ -17,6 +17,7 @@
 
 #include "approx/progress.h"
 #include "kernels/host/errors.h"
+#include "kernels/support/suggestion.h"
 
 #include <fmt/format.h>
 
@@ -217,8 +218,9 @@ Activation find_activation(const std::string& name, const Parameters& parameters
     a.tails = std::make_shared<GradientTails>();
     return a;
   }
-  throw kernels::SpecError(fmt::format("activation '{}' is unknown; known: {}", name.substr(0, 40),
-                                       fmt::join(activation_names(), ", ")));
+  throw kernels::SpecError(fmt::format("activation '{}' is unknown; known: {}{}", name.substr(0, 40),
+                                       fmt::join(activation_names(), ", "),
+                                       kernels::did_you_mean(name, activation_names())));
 }
 
 Activation activation_from_expression(const std::string& text) {

@@ -3,6 +3,7 @@
 
 #include "approx/progress.h"
 #include "kernels/host/errors.h"
+#include "kernels/support/suggestion.h"
 
 #include <fmt/format.h>
 
@@ -173,7 +174,8 @@ class Parser {
       return add({.kind = Kind::call, .a = argument, .function = k});
     }
     fail(begin,
-         fmt::format("'{}' is unknown; known: x, pi, {}", name.substr(0, 40), fmt::join(kFunctions, ", ")));
+         fmt::format("'{}' is unknown; known: x, pi, {}{}", name.substr(0, 40), fmt::join(kFunctions, ", "),
+                     kernels::did_you_mean(name, {kFunctions.begin(), kFunctions.end()})));
   }
   size_t number() {
     const size_t begin = at_;

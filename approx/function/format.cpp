@@ -3,6 +3,7 @@
 
 #include "kernels/formats.h"
 #include "kernels/host/errors.h"
+#include "kernels/support/suggestion.h"
 
 #include <algorithm>
 #include <cmath>
@@ -38,8 +39,10 @@ Format format_of(const std::string& name) {
   for (const Format f : kFormats) {
     if (name == to_string(f)) return f;
   }
-  throw kernels::SpecError("format '" + name +
-                           "' is unknown; known: f32, f16, bf16, e4m3, e5m2, mxfp8, f16_parity, bf16_parity");
+  std::vector<std::string> known;
+  for (const Format f : kFormats) known.emplace_back(to_string(f));
+  throw kernels::SpecError(fmt::format("format '{}' is unknown; known: {}{}", name, fmt::join(known, ", "),
+                                       kernels::did_you_mean(name, known)));
 }
 
 FormatShape shape_of(Format f) {

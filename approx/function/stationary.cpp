@@ -32,9 +32,12 @@ Local local(const Series& f) { return {f[0], f[1], f[2] * Ball(2.0)}; }
 
 Local expand(const Activation& a, const Ball& x) { return local(a.value_series(Series::variable(x, 3))); }
 
+std::string refusal(const Activation& a, double lo, double hi, const std::string& why) {
+  return fmt::format("{}: [{:.10g}, {:.10g}]: {}", a.name == "expression" ? a.function.substr(0, 80) : a.name,
+                     lo, hi, why);
+}
 [[noreturn]] void refuse(const Activation& a, double lo, double hi, const std::string& why) {
-  throw kernels::SpecError(fmt::format(
-      "{}: [{:.10g}, {:.10g}]: {}", a.name == "expression" ? a.function.substr(0, 80) : a.name, lo, hi, why));
+  throw kernels::SpecError(refusal(a, lo, hi, why));
 }
 
 /// What stands in the way on an interval that stays undecided however small it is. The proof has failed by
@@ -154,12 +157,14 @@ void settle_limits(Activation& a) {
   a.left_limit_gradient = limit(-a.reach, "left");
   a.right_limit_gradient = limit(a.reach, "right");
   if (a.left_limit_gradient != 0) {
-    refuse(a, -a.reach, 0,
-           a.right_limit_gradient != 0
-               ? std::string("f' is 1 on both sides; on the left it must settle at 0")
-               : fmt::format("f' is 1 on the left and 0 on the right; fit its mirror image, \"expression\": "
-                             "\"{}\", and store -f(x) in place of f(x)",
-                             mirrored(a.function)));
+    if (a.right_limit_gradient != 0)
+      refuse(a, -a.reach, 0, "f' is 1 on both sides; on the left it must settle at 0");
+    const std::string mirror = mirrored(a.function);
+    throw FallsToRight(refusal(a, -a.reach, 0,
+                               fmt::format("f' is 1 on the left and 0 on the right; fit its mirror image, "
+                                           "\"expression\": \"{}\", and store -f(x) in place of f(x)",
+                                           mirror)),
+                       mirror);
   }
   a.beyond = std::max((expand(a, Ball(-a.reach)).slope - Ball(a.left_limit_gradient)).magnitude(),
                       (expand(a, Ball(a.reach)).slope - Ball(a.right_limit_gradient)).magnitude());

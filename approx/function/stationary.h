@@ -4,7 +4,10 @@
 #include "approx/function/activations.h"
 
 #include <cstddef>
+#include "kernels/host/errors.h"
+
 #include <optional>
+#include <string>
 
 namespace outgrad::approx {
 
@@ -19,6 +22,13 @@ struct Landscape {
   std::optional<Minimum> minimum;
 };
 
+/// f' is 1 on the left and 0 on the right, and -f(-x) can be fitted in place of f(x).
+struct FallsToRight : kernels::SpecError {
+  FallsToRight(const std::string& why, std::string of_mirror)
+      : SpecError(why), mirror(std::move(of_mirror)) {}
+  std::string mirror;  ///< -f(-x) as an expression, which has the derivative of f at -x
+};
+
 /// Operations over series of balls that survey() takes before it gives up: some seconds.
 inline constexpr size_t kSurveyWork = size_t{1} << 19;
 
@@ -28,7 +38,7 @@ inline constexpr size_t kSurveyWork = size_t{1} << 19;
 /// asked for either.
 /// A user's own activation also has its limits of f' settled here: 0 or 1 to 2^-20 at both ends.
 /// @throws kernels::SpecError "function: [lo, hi]: what was found there": several stationary points, a
-/// maximum, a kink or jump, a pole, or that it cannot be decided.
+/// maximum, a kink or jump, a pole, or that it cannot be decided; FallsToRight.
 Landscape survey(Activation& activation, size_t most_work = kSurveyWork);
 
 }  // namespace outgrad::approx

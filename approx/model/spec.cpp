@@ -6,6 +6,7 @@
 #include "kernels/support/digest.h"
 #include "kernels/support/files.h"
 #include "kernels/support/json.h"
+#include "kernels/support/suggestion.h"
 
 #include <fmt/format.h>
 
@@ -38,7 +39,8 @@ class Reader {
   }
   const nlohmann::json& at(const std::string& key) {
     seen_.insert(key);
-    if (!object_.contains(key)) fail(key, "is missing");
+    known_.insert(key);
+    if (!object_.contains(key)) fail(key, "is missing" + misspelt(key));
     return object_.at(key);
   }
   std::string text(const std::string& key) {
@@ -76,17 +78,32 @@ class Reader {
   Reader object(const std::string& key) {
     return {at(key), path_, place_.empty() ? key : place_ + "." + key};
   }
-  [[nodiscard]] bool has(const std::string& key) const { return object_.contains(key); }
+  [[nodiscard]] bool has(const std::string& key) {
+    known_.insert(key);
+    return object_.contains(key);
+  }
   void finish() const {
     for (const auto& item : object_.items()) {
-      if (!seen_.contains(item.key())) fail(item.key(), "is not a key of this schema");
+      if (!seen_.contains(item.key()))
+        fail(item.key(), "is not a key of this schema" +
+                             kernels::did_you_mean(item.key(), {known_.begin(), known_.end()}));
     }
   }
 
  private:
+  /// Another key that may be meant to be this one.
+  [[nodiscard]] std::string misspelt(const std::string& key) const {
+    std::vector<std::string> others;
+    for (const auto& item : object_.items())
+      if (!known_.contains(item.key())) others.push_back(item.key());
+    const std::string near = kernels::nearest(key, others);
+    return near.empty() ? "" : fmt::format("; '{}' is no key", near);
+  }
+
   const nlohmann::json& object_;
   std::string path_, place_;
-  std::set<std::string> seen_;
+  /// Those that were read, and all that were asked for.
+  std::set<std::string> seen_, known_;
 };
 
 Format parse_format(Reader& r, const std::string& key) {

@@ -156,9 +156,11 @@ std::vector<std::string> layouts_within(const Composite& composite, const Spec& 
     if (!std::isfinite(best))
       throw kernels::SpecError(
           "target: no layout that was tried can be fitted: f is too large or too flat in a row of each");
-    throw kernels::SpecError(
+    const double reached = std::ceil(100 * std::log2(best)) / 100;
+    throw OutOfReach(
         fmt::format("target: no layout that was tried reaches abs:2^{:.2f}; one reaches abs:2^{:.2f}",
-                    std::log2(spec.target), std::ceil(100 * std::log2(best)) / 100));
+                    std::log2(spec.target), reached),
+        std::exp2(reached));
   }
   std::stable_sort(choices.begin(), choices.end(),
                    [](const Choice& a, const Choice& b) { return a.cost < b.cost; });

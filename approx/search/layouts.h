@@ -4,6 +4,7 @@
 
 #include "approx/model/spec.h"
 #include "approx/search/rounding.h"
+#include "kernels/host/errors.h"
 
 #include <string>
 #include <vector>
@@ -44,10 +45,16 @@ class LayoutSamples {
   std::vector<Samples> samples_;  ///< row by row; a constant one has none
 };
 
+/// A target that no layout reaches, while one reaches another.
+struct OutOfReach : kernels::SpecError {
+  OutOfReach(const std::string& why, double reached) : SpecError(why), reaches(reached) {}
+  double reaches;  ///< to two decimals of its logarithm, rounded up
+};
+
 /// The layouts by which a target abs:2^-N can be reached, cheapest first, of the specification's degree where
 /// it names one: as texts of members, "degree": 3, "cells": 16. Quick looks tell; a fit has the last word.
-/// @throws kernels::SpecError "target: why" with a target that one of the layouts reaches, where none reaches
-/// this one.
+/// @throws OutOfReach "target: why" with a target that one of the layouts reaches, where none reaches this
+/// one; kernels::SpecError where none can be fitted at all.
 std::vector<std::string> layouts_within(const Composite& composite, const Spec& spec);
 
 /// A specification with this layout in place of its own, if it has one.

@@ -134,7 +134,7 @@ class Search {
   }
 
   void polynomials() {
-    const std::string regret = format_ == Format::f32 ? "2^-18" : format_ == Format::f16 ? "2^-11" : "2^-9";
+    const std::string regret = usual_regret(format_);
     if (composite_.masked()) {
       const Spec any =
           parsed("any", "\"target\": \"abs:2^-1\", \"degree\": 1, \"cells\": 2, " + storage_goal(regret));
@@ -328,6 +328,10 @@ class Search {
 }  // namespace
 
 double error_resolution(Format format) { return std::ldexp(1.0, -precision_bits(format) - 2); }
+
+const char* usual_regret(Format format) {
+  return format == Format::f32 ? "2^-18" : format == Format::f16 ? "2^-11" : "2^-9";
+}
 
 bool covers(const Merit& q, const Merit& p, Format format) {
   if (!serves_as(q, p, format)) return false;

@@ -42,6 +42,9 @@ struct Merit {
 /// makes itself; 2^-10 in bf16, 2^-13 in f16, what the accurate fits of these formats are asked for.
 double error_resolution(Format format);
 
+/// The regret, as a specification writes it, by which the constants of the format's fits are chosen.
+const char* usual_regret(Format format);
+
 /// Whether `q` costs no more than `p`, errs by no more than the factors above allow, and is cheaper in some
 /// cost or more exact over all. Never both covers(q, p) and covers(p, q).
 bool covers(const Merit& q, const Merit& p, Format format);

@@ -72,7 +72,7 @@ void check_names(const Mode& mode, const Words& words, const CLI::App& app) {
     };
     if (app.get_option_no_throw(std::string(name)) == nullptr)
       refuse(std::ranges::find(mode.of_all_modes, name) == mode.of_all_modes.end()
-                 ? "unknown option"
+                 ? "unknown option" + kernels::nearest_option(app, std::string(name))
                  : std::string("does not go with ") + mode.name);
     if (std::ranges::find(before, name) != before.end()) refuse("given twice");
     before.push_back(name);

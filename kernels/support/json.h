@@ -32,13 +32,30 @@ Json parse_json(std::string_view text) {
   return with_json_text(text, [](std::string_view visible) { return Json::parse(visible); });
 }
 
-/// Throws SpecError with the byte where the text is no JSON.
+/// "line 3, column 5" of a byte, counted from 1 as the parser counts it. Columns count bytes.
+inline std::string line_and_column(std::string_view text, std::size_t byte) {
+  const std::string_view before = text.substr(0, byte > 0 ? byte - 1 : 0);
+  const std::size_t last = before.rfind('\n');
+  return "line " + std::to_string(1 + std::count(before.begin(), before.end(), '\n')) + ", column " +
+         std::to_string(before.size() - (last == before.npos ? 0 : last + 1) + 1);
+}
+
+/// ": unexpected end of input; expected '}'" of the parser's text; nothing where the text is of another form.
+/// What it read last, before that, may be all of a file and is left out.
+inline std::string reason_of(std::string_view error) {
+  constexpr std::size_t kLongest = 120;
+  const std::size_t begin = error.rfind("unexpected ");
+  if (begin == error.npos || error.size() - begin > kLongest) return "";
+  return ": " + std::string(error.substr(begin));
+}
+
+/// Throws SpecError with the line and column where the text is no JSON.
 template <class Json = nlohmann::json>
 Json parse_json(std::string_view text, const std::string& file) {
   try {
     return parse_json<Json>(text);
   } catch (const nlohmann::json::parse_error& error) {
-    throw SpecError(file, "byte " + std::to_string(error.byte), "is not JSON");
+    throw SpecError(file, line_and_column(text, error.byte), "is not JSON" + reason_of(error.what()));
   } catch (const nlohmann::json::out_of_range&) {  // whose text quotes all of the number
     throw SpecError(file, "JSON", "a number is beyond double's range");
   }

@@ -21,6 +21,7 @@
 #include "kernels/host/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/json.h"
+#include "kernels/support/suggestion.h"
 
 namespace outgrad::kernels {
 
@@ -67,7 +68,8 @@ class JsonNode {
   void expect_keys(std::initializer_list<std::string_view> known) const {
     for (const std::string& key : keys())
       if (std::find(known.begin(), known.end(), key) == known.end())
-        fail("has an unknown key '" + key.substr(0, kShown) + "'");
+        fail("has an unknown key '" + key.substr(0, kShown) + "'" +
+             did_you_mean(key, {known.begin(), known.end()}));
   }
   void expect_schema(const std::string& schema) const {
     const JsonNode found = (*this)["schema"];

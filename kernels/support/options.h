@@ -13,6 +13,7 @@
 #include "kernels/support/errors.h"
 #include "kernels/support/numbers.h"
 #include "kernels/support/result.h"
+#include "kernels/support/suggestion.h"
 
 namespace outgrad::kernels {
 
@@ -35,6 +36,14 @@ inline void add_result_form(CLI::App& app, ResultForm& form, const std::string& 
       ->excludes(json);
 }
 
+// "; did you mean '--format'?" of a word that is none of the command's options.
+inline std::string nearest_option(const CLI::App& command, const std::string& word) {
+  std::vector<std::string> names;
+  for (const CLI::Option* const option : command.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return did_you_mean(word.substr(0, word.find('=')), names);
+}
+
 // Has the application read the words, a command and its options, and run the command; or prints its help
 // where they ask for that. Throws SpecError for what it refuses: "command: --option: why".
 inline void parse(CLI::App& app, std::vector<std::string> words) {
@@ -45,10 +54,19 @@ inline void parse(CLI::App& app, std::vector<std::string> words) {
     std::fputs(app.help().c_str(), stdout);
   } catch (const CLI::ParseError& error) {
     const std::vector<CLI::App*> commands = app.get_subcommands();
-    if (!commands.empty()) throw SpecError(commands.front()->get_name() + ": " + error.what());
+    if (!commands.empty()) {
+      const CLI::App& command = *commands.front();
+      const std::vector<std::string> unexpected = command.remaining();
+      throw SpecError(command.get_name() + ": " + error.what() +
+                      (unexpected.empty() ? "" : nearest_option(command, unexpected.front())));
+    }
     // CLI11 calls a misspelt command a missing one.
     const std::vector<std::string> extras = app.remaining();
-    throw SpecError(extras.empty() ? error.what() : "unknown command " + extras.front());
+    std::vector<std::string> known;
+    for (const CLI::App* const command : app.get_subcommands(nullptr)) known.push_back(command->get_name());
+    throw SpecError(extras.empty()
+                        ? error.what()
+                        : "unknown command " + extras.front() + did_you_mean(extras.front(), known));
   }
 }
 

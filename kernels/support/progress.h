@@ -1,9 +1,21 @@
-// The line on a terminal that says how far a long job is.
+// What is shown on terminals alone: colour, and the line that says how far a long job is.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <thread>
 
 namespace outgrad::kernels {
+
+// Whether the descriptor is a terminal, which readers rather than programs see.
+bool is_terminal(int descriptor);
+// Of that terminal; 80 where it is none or does not say.
+int columns_of(int descriptor);
+// Whether what goes there may have colour: on a terminal, unless NO_COLOR is set and not empty (no-color.org)
+// or TERM is dumb.
+bool takes_colour(int descriptor);
+enum class Colour { kGood = 32, kBad = 31 };  // ECMA-48: green, red
+std::string in_colour(Colour colour, const std::string& text);
 
 // On stderr, where that is a terminal; else nothing is drawn. One thread at a time.
 class ProgressLine {
@@ -21,6 +33,16 @@ class ProgressLine {
 
  private:
   bool shown_, drawn_ = false;
+};
+
+// Draws once a second while it lives, where stderr is a terminal: "label: 12 s: ", and what `state` says,
+// which is called by another thread.
+class JobLine {
+ public:
+  JobLine(const std::string& label, std::function<std::string()> state);
+
+ private:
+  std::jthread drawer_;
 };
 
 }  // namespace outgrad::kernels

@@ -131,8 +131,7 @@ void add_stability_attack(CLI::App& app, int& status) {
       ->add_flag("--attack", arguments->attack,
                  "Over cases of its own; exit status 1 with the row if one breaks a bound")
       ->required();
-  command
-      ->add_option("--attack-formats", options.formats, "Formats of y, any that --format of the analysis has")
+  command->add_option("--format", options.formats, "Formats of y, any that --format of the analysis has")
       ->delimiter(',')
       ->capture_default_str();
   command->add_option("--evaluations", options.evaluations, "Output elements to compare, about")

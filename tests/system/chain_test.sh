@@ -44,7 +44,7 @@ expect "another look of the page" "report --in" "$(calls_of)"
 rm "$sandbox/out/report/report.md"
 expect "a missing output" "report --in" "$(calls_of)"
 expect "--fresh" "$everything" "$(calls_of --fresh)"
-[[ "$(calls_of --fresh --formats bf16)" != *f32* ]] || fail "--formats bf16 ran another format"
+[[ "$(calls_of --fresh --format bf16)" != *f32* ]] || fail "--format bf16 ran another format"
 
 for case in "check 1:1" "validate 1:1" "stability 1:1" "fit 2:2" "fit 137:3" "emit 2:2" "tune 3:3" \
   "report 2:2"; do
@@ -90,7 +90,7 @@ mkdir -p notebooks_data/attack notebooks_data/pareto
 echo '{}' | tee notebooks_data/attack/norms.json >notebooks_data/pareto/gelu_bf16.json
 git add . && GIT_COMMITTER_DATE=2001-02-03T04:05:06Z git -c user.name=t -c user.email=t@t commit -qm older
 echo '{"a": 1}' >notebooks_data/pareto/gelu_bf16.json
-calls_of --formats bf16 >/dev/null
+calls_of --format bf16 >/dev/null
 told() {  # told EXPRESSION: of the provenance p
   python3 -c 'import json, sys; p = json.load(open("out/provenance.json")); print(eval(sys.argv[1]))' "$1"
 }
@@ -106,13 +106,13 @@ expect "a file that was changed since" "$(git rev-parse --short HEAD), changed s
   "$(told 'p["committed"]["pareto/gelu_bf16.json"]["commit"]')"
 expect "commit" "$(git rev-parse --short HEAD) with changes" "$(told 'p["commit"]')"
 git add . && git -c user.name=t -c user.email=t@t commit -qm newer
-expect "a page that names an older commit" "report --in" "$(calls_of --formats bf16)"
-expect "the commit is the same" "" "$(calls_of --formats bf16)"
+expect "a page that names an older commit" "report --in" "$(calls_of --format bf16)"
+expect "the commit is the same" "" "$(calls_of --format bf16)"
 mkdir bin
 printf '#!/bin/sh\necho "NVIDIA-SMI has failed because it could not communicate with the driver"\nexit 9\n' \
   >bin/nvidia-smi
 chmod +x bin/nvidia-smi
-PATH=$PWD/bin:$PATH calls_of --formats bf16 >/dev/null
+PATH=$PWD/bin:$PATH calls_of --format bf16 >/dev/null
 expect "no GPU of a broken driver" "" "$(told 'p["machine"]["gpu"]')"
 rm -r bin
 expect "cores" "$(nproc)" "$(told 'p["machine"]["cores"]')"
@@ -120,7 +120,7 @@ cmp notebooks_data/attack/norms.json out/committed/attack/norms.json ||
   fail "the committed file is not beside this run's"
 [[ ! -e out/attack ]] || fail "a committed file stands among this run's"
 rm -rf .git
-calls_of --formats bf16 >/dev/null
+calls_of --format bf16 >/dev/null
 expect "without git" '{"date": "", "commit": ""}' "$(told 'json.dumps(p["committed"]["attack/norms.json"])')"
 
 echo "chain: $failures failures"

@@ -30,17 +30,27 @@ refuses() {  # refuses STATUS WORD...: the command ends so
 
 "$root/outgrad" >table || fail "the table of commands"
 "$root/outgrad" --help | cmp - table || fail "--help is not the table of commands"
-for command in run test sanitize fit emit certify check validate front stability tune eval bench report; do
+for command in run test sanitize fit emit certify check validate front stability tune eval bench plot \
+  report; do
   grep -q "^  $command " table || fail "$command is not in the table"
   "$root/outgrad" "$command" --help >help || fail "$command --help: status $?"
 done
 rm -f table help
 
 refuses 2 frobnicate
+# suggests WORD COMMAND...: the line ends in it
+suggests() {
+  "$root/outgrad" "${@:2}" >stdout 2>stderr </dev/null || true
+  [[ $(<stderr) == *"; did you mean '$1'?"* ]] || fail "${*:2} does not suggest $1: $(<stderr)"
+  rm -f stdout stderr
+}
+suggests tune tnue
+suggests validate vaildate
+suggests --publish run --pubish
 refuses 2 --frobnicate
 refuses 2 run --frobnicate
-refuses 2 run --formats f8
-refuses 2 run --formats
+refuses 2 run --format f8
+refuses 2 run --format
 refuses 2 run --budget never
 refuses 2 sanitize --frobnicate
 refuses 2 sanitize  # OUTGRAD_BUILD_DIR is set
@@ -50,7 +60,7 @@ if [[ -x $2/outgrad-fit ]]; then
   echo '{"schema": "outgrad.spec/1", "name": "x"' >input.json
   printf 'not a header\n' >input.h
   head -c 8 /dev/zero | tr '\0' '\377' >input.safetensors
-  for command in fit emit check validate front stability report; do
+  for command in fit emit check validate front stability plot report; do
     refuses 2 "$command" --frobnicate
   done
   OUTGRAD_ISA=avx9 refuses 2 validate --activation gelu_tanh --format bf16 --x own --out sweep.json
@@ -67,7 +77,21 @@ if [[ -x $2/outgrad-fit ]]; then
   # A PATH with what the wrapper and this test need, but neither coqc nor gappa.
   for program in bash env dirname readlink wc find head; do ln -s "$(command -v "$program")" "$few/"; done
   PATH=$few refuses 3 certify "$root/notebooks_data/fits/gelu_bf16.json" --coq --run --out certify.out
+  suggests --expression fit --expresion 'tanh(x)'
+  suggests bf16 fit --expression 'tanh(x)' --format bf61
+  suggests silu validate --activation sliu --format bf16
   refuses 2 fit
+  refuses 2 fit --expression 'tanh(x)'
+  refuses 2 fit input.json --expression 'tanh(x)' --format bf16
+  refuses 2 plot absent.h
+  refuses 2 plot input.h --out plot.svg
+  refuses 2 plot input.json --out plot.svg
+  refuses 2 plot "$root/kernels/generated/gelu_code.h" --out plot.svg
+  refuses 2 report --header absent.h
+  refuses 2 report --header "$root/docs"
+  refuses 2 validate --header "$root/kernels/generated/gelu_f32.h"
+  refuses 2 validate --header absent.h --format bf16
+  refuses 2 front --header absent.h
   refuses 2 fit absent.json --out fit.out
   refuses 2 fit input.json --out fit.out
   refuses 2 emit absent.json --out emit.out
@@ -91,7 +115,7 @@ if [[ -x $2/outgrad-fit ]]; then
   grep -q '^| regelu2 | ' report/report.md || fail "the committed results lack others' coefficients"
   rm -rf report
   refuses 2 stability --attack --gamma 1,2
-  refuses 2 stability --attack --attack-formats f8
+  refuses 2 stability --attack --format f8
   refuses 2 stability --attack --out input.json/attack.out
   refuses 2 attack --specifications 0 --out input.json/attack.out
   refuses 2 validate --foreign input.json --format f32 --out sweep.out

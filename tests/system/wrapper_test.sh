@@ -20,7 +20,7 @@ fail() {
 
 commands=(tune eval bench)
 [[ ! -x $programs/outgrad-fit ]] ||
-  commands+=(fit emit pareto table reach certify check validate front stability attack report compare)
+  commands+=(fit emit pareto table reach certify check validate front stability attack plot report compare)
 # Another version of CLI11 lays the same words out otherwise.
 written_with=2.1.2
 here=$(printf '#include <CLI/Version.hpp>\nCLI11_VERSION\n' | g++ -E -P -x c++ - 2>/dev/null |

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/formats.h"
+#include "kernels/support/progress.h"
 #include "validation/certificate/accuracy_class.h"
 #include "validation/certificate/code_bound.h"
 #include "validation/certificate/coordinate_bound.h"
@@ -311,8 +312,9 @@ void require_limits(Conditions& conditions, const BackwardHeader& h, const Activ
 }
 
 template <class Header>
-CheckReport prove(const Header& h, Findings wanted) {
+CheckReport prove(const Header& h, Findings wanted, std::atomic<int>& done) {
   CheckReport report{h.file, h.name, {check_structure(h)}};
+  ++done;
   // Whether to go on; the proofs assume the structure.
   const auto open = [&] {
     return report.findings.size() == 1 || wanted == Findings::to_failure ? report.verdict() == Verdict::Holds
@@ -325,6 +327,7 @@ CheckReport prove(const Header& h, Findings wanted) {
     } else {
       for (Finding& finding : findings()) report.findings.push_back(std::move(finding));
     }
+    done = static_cast<int>(report.findings.size());
   };
   if (!open()) return report;
   if constexpr (std::is_same_v<Header, CodeHeader>) {
@@ -585,14 +588,19 @@ Finding check_structure(const RoundedForwardHeader& h) {
   return conditions.finding();
 }
 
-CheckReport check_header(const Header& header, Findings wanted) {
-  return std::visit([wanted](const auto& h) { return prove(h, wanted); }, header);
+CheckReport check_header(const Header& header, Findings wanted, std::atomic<int>* done) {
+  std::atomic<int> unseen;
+  return std::visit([&](const auto& h) { return prove(h, wanted, done ? *done : unseen); }, header);
 }
 
-std::string to_text(const CheckReport& report) {
+std::string to_text(const CheckReport& report, bool coloured) {
+  using kernels::Colour;
   std::string text;
   for (const Finding& finding : report.findings) {
-    text += fmt::format("{}: {} {}: ", report.file, finding.name, to_string(finding.verdict));
+    std::string verdict = to_string(finding.verdict);
+    if (coloured)
+      verdict = in_colour(finding.verdict == Verdict::Holds ? Colour::kGood : Colour::kBad, verdict);
+    text += fmt::format("{}: {} {}: ", report.file, finding.name, verdict);
     if (is_of_one_bound(finding))
       text +=
           fmt::format("proven {}, claimed {}: ", power_of_two(finding.proven), power_of_two(finding.claim));

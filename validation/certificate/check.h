@@ -6,6 +6,7 @@
 // claim holds only if what is proved here is at most the claim.
 #pragma once
 
+#include <atomic>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -42,11 +43,13 @@ Finding check_structure(const Fp8Header& h);
 
 /// Structure first; the proofs of A, K, B, T, O, R (forward: A; tables: T, O, R; codes: the range, G, T;
 /// 8-bit y: the extrema, room, T) only if it holds, since they assume it. At last the worst inputs that the
-/// header states, "found": those beside T, O and R are part of these findings.
-CheckReport check_header(const Header& header, Findings wanted = Findings::all);
+/// header states, "found": those beside T, O and R are part of these findings. `done` counts findings, for
+/// another thread to see.
+CheckReport check_header(const Header& header, Findings wanted = Findings::all,
+                         std::atomic<int>* done = nullptr);
 
 /// One line a finding.
-std::string to_text(const CheckReport& report);
+std::string to_text(const CheckReport& report, bool coloured = false);
 /// Schema "outgrad.check/1"; unbounded figures are null.
 nlohmann::json to_json(const std::vector<CheckReport>& reports);
 

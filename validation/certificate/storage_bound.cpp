@@ -342,6 +342,12 @@ class Enumeration {
     found_ = {claims.found_total, claims.found_oracle, claims.found_regret};
   }
 
+  std::vector<StoredGradient> list() {
+    preimages_ = preimages_at_(scales_of(format_).last);
+    for (const Preimages::Stretch& stretch : preimages_->stretches()) judge_all(stretch);
+    return std::move(list_);
+  }
+
   std::vector<Finding> run() {
     const Scales scales = scales_of(format_);
     for (int scale = scales.first; scale <= scales.last; ++scale) {
@@ -395,8 +401,8 @@ class Enumeration {
         return;
       }
     }
-    finding.why =
-        fmt::format("{} stored (y, m), largest at y = {:.9g}, m = {:d}", pairs_, at_[k].first, at_[k].second);
+    finding.why = fmt::format("{} stored (y, m), largest at y = {:.9g}, m = {:d}", list_.size(), at_[k].first,
+                              at_[k].second);
     if (overflows_) finding.why += fmt::format(", for f(x) that {} does not store as NaN", format_);
     if (preimages_->activation().limited()) finding.why += fmt::format(", for |x| <= {}", kExpressionEnd);
   }
@@ -603,7 +609,6 @@ class Enumeration {
 
   void judge(Suspect here) {
     const auto& [least, most, least_up, most_down] = range_of(here);
-    ++pairs_;
     const double g = gradient_(here.y.code, here.y.value, here.m);
     const auto up = [](double v) { return std::nextafter(v, kInfinity); };
     const auto down = [](double v) { return std::max(std::nextafter(v, -kInfinity), 0.0); };
@@ -615,6 +620,7 @@ class Enumeration {
         (Interval(least, std::max(least, least_up)) + Interval(std::min(most_down, most), most)) * 0.5;
     const Interval regret_range = Interval(g) - middle;
     here.g = g, here.least = least, here.most = most;
+    list_.push_back({here.y.value, here.m, g, least, most});
     enter(0, total, total_seen, here);
     enter(1, oracle, oracle_seen, here);
     enter(2, regret_range.magnitude(), regret_range.mignitude(), here);
@@ -671,23 +677,26 @@ class Enumeration {
   std::array<FoundInput, 3> found_;  // for T, O, R
   std::array<Interval, 3> found_errors_;  // what they are there; 0 where no x is stored like this
   double largest_ = 0, largest_slope_ = 0;  // |g| and |f'|
-  long pairs_ = 0;
+  std::vector<StoredGradient> list_;
   bool overflows_ = false;  // whether some f(x) is stored as a NaN
 };
 
+Enumeration enumeration_of(const BackwardHeader& h) {
+  return {h, "",
+          [&h](std::uint32_t, double y, bool m) { return deployed_gradient(h, static_cast<float>(y), m); }};
+}
+Enumeration enumeration_of(const TableHeader& h) {
+  return {h, h.entry_format, [&h](std::uint32_t code, double, bool m) { return deployed_entry(h, code, m); }};
+}
+
 }  // namespace
 
-std::vector<Finding> prove_storage(const BackwardHeader& h) {
-  return Enumeration(
-             h, "",
-             [&h](std::uint32_t, double y, bool m) { return deployed_gradient(h, static_cast<float>(y), m); })
-      .run();
-}
+std::vector<Finding> prove_storage(const BackwardHeader& h) { return enumeration_of(h).run(); }
+std::vector<Finding> prove_storage(const TableHeader& h) { return enumeration_of(h).run(); }
 
-std::vector<Finding> prove_storage(const TableHeader& h) {
-  return Enumeration(h, h.entry_format,
-                     [&h](std::uint32_t code, double, bool m) { return deployed_entry(h, code, m); })
-      .run();
+std::vector<StoredGradient> stored_gradients(const BackwardHeader& h) {
+  return h.format == "f32" ? std::vector<StoredGradient>{} : enumeration_of(h).list();
 }
+std::vector<StoredGradient> stored_gradients(const TableHeader& h) { return enumeration_of(h).list(); }
 
 }  // namespace outgrad::validation

@@ -29,4 +29,15 @@ namespace outgrad::validation {
 std::vector<Finding> prove_storage(const BackwardHeader& h);
 std::vector<Finding> prove_storage(const TableHeader& h);
 
+/// A stored y of a branch: what the header computes, and an enclosure of f' over all x that are stored so.
+struct StoredGradient {
+  double y = 0;
+  bool m = true;
+  double g = 0, least = 0, most = 0;
+};
+/// All that some x is stored as, branch by branch (right first) in ascending y; of a block format in blocks
+/// of the largest scale. Nothing for f32.
+std::vector<StoredGradient> stored_gradients(const BackwardHeader& h);
+std::vector<StoredGradient> stored_gradients(const TableHeader& h);
+
 }  // namespace outgrad::validation

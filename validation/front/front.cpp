@@ -7,9 +7,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
 
 #include "kernels/formats.h"
 #include "kernels/host/errors.h"
+#include "validation/exact/function.h"
+#include "validation/front/header_points.h"
 
 namespace outgrad::validation {
 namespace {
@@ -41,14 +44,6 @@ std::vector<ErrorAt> errors_of_steps(const ForeignFunction& function, const Fron
   return errors;
 }
 
-// f' of any number, by the reference at the float nearest to it: within |f''| 2^-24 of its magnitude.
-double slope_at(const SweptActivation& f, double x) {
-  const auto near = static_cast<float>(x);
-  double value = 0, low = 0, high = 0, slope = 0;
-  f.reference().evaluate(&near, &value, &low, &high, &slope, 1);
-  return slope;
-}
-
 std::vector<ErrorAt> errors_of_quantiser(const ForeignFunction& function, const FrontDomain& domain,
                                          const Distribution& distribution) {
   const Quantiser& quantiser = *function.quantiser;
@@ -62,10 +57,10 @@ std::vector<ErrorAt> errors_of_quantiser(const ForeignFunction& function, const 
   if (!group.problem().empty()) throw kernels::SpecError(function.name, distribution.name(), group.problem());
   std::vector<double> slope_of(static_cast<std::size_t>(group.codes()));
   for (std::size_t code = 0; code < slope_of.size(); ++code)
-    slope_of[code] = slope_at(domain.activation, group.value(static_cast<int>(code)));
+    slope_of[code] = domain.slope_at(group.value(static_cast<int>(code)));
   std::vector<ErrorAt> errors;
   // In a group, no x is beyond the largest: what the distribution has there is taken to be at it.
-  const double at_low = slope_at(domain.activation, low), at_high = slope_at(domain.activation, high);
+  const double at_low = domain.slope_at(low), at_high = domain.slope_at(high);
   for (std::size_t i = 0; i < domain.x.size(); ++i) {
     const double x = std::clamp(static_cast<double>(domain.x[i]), low, high);
     const double slope = x > domain.x[i] ? at_low : x < domain.x[i] ? at_high : domain.slope[i];
@@ -103,7 +98,14 @@ bool dominates(const FrontRow& a, const FrontRow& b, std::size_t rank_by) {
 
 }  // namespace
 
-FrontDomain::FrontDomain(const SweptActivation& f) : activation(f) {
+FrontDomain::FrontDomain(const SweptActivation& f)
+    : name(f.name), slope_at([&f](double at) {
+        // By the reference at the float nearest to it: within |f''| 2^-24 of its magnitude.
+        const auto near = static_cast<float>(at);
+        double unused = 0, low = 0, high = 0, found = 0;
+        f.reference().evaluate(&near, &unused, &low, &high, &found, 1);
+        return found;
+      }) {
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
     const float each = kernels::widen(kernels::BF16{static_cast<kernels::u16>(bits)});
     if (std::isfinite(each)) x.push_back(each);
@@ -114,6 +116,32 @@ FrontDomain::FrontDomain(const SweptActivation& f) : activation(f) {
   std::vector<double> value(x.size()), low(x.size()), high(x.size());
   f.reference().evaluate(x.data(), value.data(), low.data(), high.data(), slope.data(),
                          static_cast<std::int64_t>(x.size()));
+}
+
+FrontDomain::FrontDomain(const Header& header) : name(summary_of(header).name) {
+  for (const HeaderPoint& p : header_points(header, kBf16)) x.push_back(p.x), slope.push_back(p.slope);
+  slope_at = [function = std::make_shared<const Function>(Function::parse(summary_of(header).function))](
+                 double at) { return function->at<1>(MediumInterval(at))[1].middle(); };
+}
+
+Store header_store(const Header& header) {
+  const HeaderSummary h = summary_of(header);
+  swept_format(h.format, h.file);  // 16 bits, which this front counts
+  Store store;
+  store.name = h.format + (h.masked ? " y, bit" : " y");
+  store.beyond = h.masked ? 1 : 0;
+  store.all = kKeptY + store.beyond;
+  store.proven = h.claims.total, store.proof = h.name, store.operations = h.operations;
+  store.condition = fmt::format("|x| <= {:g}", kPointsReach);
+  store.errors = [header](const FrontDomain&, const Distribution&) {
+    std::vector<ErrorAt> errors;
+    for (const HeaderPoint& p : header_points(header, kBf16)) {
+      const double e = static_cast<double>(p.g) - p.slope;
+      errors.push_back({std::fabs(e), e, e * e});
+    }
+    return errors;
+  };
+  return store;
 }
 
 double FrontRow::sup() const {
@@ -146,9 +174,8 @@ Store foreign_store(const ForeignFunction& function) {
   return store;
 }
 
-std::vector<FrontRow> front_of(const SweptActivation& f, std::vector<Store> stores,
+std::vector<FrontRow> front_of(const FrontDomain& domain, std::vector<Store> stores,
                                const std::vector<Distribution>& distributions, std::size_t rank_by) {
-  const FrontDomain domain(f);
   std::vector<std::vector<double>> weights(distributions.size());
   for (std::size_t d = 0; d < distributions.size(); ++d) {
     for (const float x : domain.x) {
@@ -221,9 +248,9 @@ std::map<std::string, StoreSpeed> parse_speeds(const std::string& text, const st
   node["groups"].fail(fmt::format("has no {} in bf16", f.name));
 }
 
-nlohmann::ordered_json front_json(const SweptActivation& f, const std::vector<FrontRow>& rows) {
+nlohmann::ordered_json front_json(const std::string& name, const std::vector<FrontRow>& rows) {
   nlohmann::ordered_json json{{"schema", kFrontSchema},
-                              {"activation", f.name},
+                              {"activation", name},
                               {"x_format", "bf16"},
                               {"stores", nlohmann::ordered_json::array()}};
   for (const FrontRow& row : rows) {
@@ -255,10 +282,9 @@ nlohmann::ordered_json front_json(const SweptActivation& f, const std::vector<Fr
   return json;
 }
 
-std::string front_text(const SweptActivation& f, const std::vector<FrontRow>& rows) {
+std::string front_text(const std::string& name, const std::vector<FrontRow>& rows) {
   std::string text = fmt::format(
-      "{}, every x of bf16. Bits an element: beyond the y that the next layer keeps, and in all.\n\n",
-      f.name);
+      "{}, every x of bf16. Bits an element: beyond the y that the next layer keeps, and in all.\n\n", name);
   text += "| store | beyond | all | proven | found |";
   std::string line = "| --- | --- | --- | --- | --- |";
   for (const StoreUnder& u : rows.front().under) {
@@ -280,6 +306,43 @@ std::string front_text(const SweptActivation& f, const std::vector<FrontRow>& ro
                         speed ? fmt::format("{:.2f}", speed->forward.median) : "-",
                         speed ? fmt::format("{:.2f}", speed->backward.median) : "-",
                         row.dominated_by.empty() ? "-" : row.dominated_by);
+  }
+  return text;
+}
+
+std::string front_table(const std::string& name, const std::vector<FrontRow>& rows, std::size_t rank_by,
+                        int columns) {
+  const auto cells = [&](const FrontRow& row) -> std::vector<std::string> {
+    const StoreUnder& u = row.under[rank_by];
+    double found = 0;
+    for (const StoreUnder& each : row.under) found = std::max(found, each.greatest);
+    const bool proven = !std::isnan(row.store.proven);
+    return {row.store.name,
+            fmt::format("{:.4g}", row.store.beyond),
+            fmt::format("{:.4g}", row.store.all),
+            proven ? fmt::format("{:.5f}", rounded_up(row.store.proven)) : "-",
+            fmt::format("{:.5f}", found),
+            fmt::format("{:.5f}", u.rms),
+            fmt::format("{:+.5f}", u.bias),
+            fmt::format("{:.4f}", u.shrinkage),
+            row.dominated_by.empty() ? "" : "< " + row.dominated_by};
+  };
+  std::vector<std::vector<std::string>> table{
+      {"store", "beyond", "all", "proven", "found", "rms", "bias", "shrink", "beaten by"}};
+  for (const FrontRow& row : rows) table.push_back(cells(row));
+  std::vector<std::size_t> width(table.front().size());
+  for (const auto& row : table)
+    for (std::size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
+  const auto cut = [&](const std::string& line) {
+    return line.substr(0, static_cast<std::size_t>(columns)) + "\n";
+  };
+  std::string text = cut(fmt::format("{}, every x of bf16; rms, bias and shrinkage for x of {}", name,
+                                     rows.front().under[rank_by].x));
+  for (const auto& row : table) {
+    std::string line = fmt::format("{:<{}}", row[0], width[0]);
+    for (std::size_t c = 1; c < row.size(); ++c)
+      line += c + 1 < row.size() ? fmt::format("  {:>{}}", row[c], width[c]) : "  " + row[c];
+    text += cut(line);
   }
   return text;
 }

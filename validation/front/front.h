@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "validation/certificate/header_reader.h"
 #include "validation/sweep/distribution.h"
 #include "validation/sweep/foreign.h"
 #include "validation/sweep/swept_activation.h"
@@ -35,13 +36,16 @@ struct ErrorAt {
   double mean = 0, square = 0;
 };
 
-/// Every finite x of bf16 with f' there.
+/// The x of bf16 with f' there: every finite one, or of a header's function those of header_points().
 struct FrontDomain {
-  explicit FrontDomain(const SweptActivation& f);
+  // NOLINTNEXTLINE(google-explicit-constructor): an activation stands for its domain
+  FrontDomain(const SweptActivation& f);
+  explicit FrontDomain(const Header& header);
 
-  const SweptActivation& activation;
+  std::string name;  // of the activation, or of the header
   std::vector<float> x;
   std::vector<double> slope;
+  std::function<double(double)> slope_at;  // f' of any number
 };
 
 /// Speed over that of the kernels that keep y and a bit, in the same rounds; the interval is of 99%.
@@ -84,6 +88,9 @@ struct FrontRow {
   double sup() const;
 };
 
+/// What a header of one's own computes from y, and, where f has a minimum, a bit.
+Store header_store(const Header& header);
+
 /// The stores that the library has for an activation, of swept_activations().
 std::vector<Store> own_stores(const SweptActivation& f);
 
@@ -93,7 +100,7 @@ std::vector<Store> own_stores(const SweptActivation& f);
 Store foreign_store(const ForeignFunction& function);
 
 /// Rows in the order of the stores. `rank_by` is the index of the distribution by which dominance is decided.
-std::vector<FrontRow> front_of(const SweptActivation& f, std::vector<Store> stores,
+std::vector<FrontRow> front_of(const FrontDomain& domain, std::vector<Store> stores,
                                const std::vector<Distribution>& distributions, std::size_t rank_by);
 
 /// By the name of the store: what `outgrad bench --stores --json` wrote of an activation, for x of bf16.
@@ -101,8 +108,12 @@ std::vector<FrontRow> front_of(const SweptActivation& f, std::vector<Store> stor
 std::map<std::string, StoreSpeed> parse_speeds(const std::string& text, const std::string& file,
                                                const SweptActivation& f);
 
-nlohmann::ordered_json front_json(const SweptActivation& f, const std::vector<FrontRow>& rows);
+nlohmann::ordered_json front_json(const std::string& name, const std::vector<FrontRow>& rows);
 /// The same as a Markdown table.
-std::string front_text(const SweptActivation& f, const std::vector<FrontRow>& rows);
+std::string front_text(const std::string& name, const std::vector<FrontRow>& rows);
+/// What tells the stores apart, in lines of at most so many columns: with the rms, bias and shrinkage of the
+/// distribution of this index.
+std::string front_table(const std::string& name, const std::vector<FrontRow>& rows, std::size_t rank_by,
+                        int columns);
 
 }  // namespace outgrad::validation

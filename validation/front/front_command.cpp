@@ -2,16 +2,21 @@
 #include "validation/front/front_command.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <utility>
 
 #include "kernels/host/errors.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/options.h"
+#include "kernels/support/progress.h"
+#include "kernels/support/suggestion.h"
 #include "validation/front/front.h"
+#include "validation/front/header_points.h"
 #include "validation/softmax/code.h"
 #include "validation/softmax/rows.h"
 #include "validation/softmax/stores.h"
@@ -20,19 +25,20 @@ namespace outgrad::validation {
 namespace {
 
 struct Arguments {
-  std::string activation = "gelu", histogram, speed, out;
+  std::string activation = "gelu", header, histogram, speed, out;
   std::vector<std::string> foreign;
-  bool softmax = false;
+  bool markdown = false, softmax = false;
   kernels::ResultForm form;
   int groups = SoftmaxFrontOptions{}.groups;
 };
 
 const SweptActivation& activation_named(const std::string& name) {
   if (const SweptActivation* f = swept_activation(name)) return *f;
-  std::string known;
-  for (const SweptActivation* each : swept_activations())
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", each->name);
-  throw kernels::SpecError("front", "--activation", "'" + name + "' is not one of " + known);
+  std::vector<std::string> known;
+  for (const SweptActivation* each : swept_activations()) known.emplace_back(each->name);
+  throw kernels::SpecError("front", "--activation",
+                           fmt::format("'{}' is not one of {}{}", name, fmt::join(known, ", "),
+                                       kernels::did_you_mean(name, known)));
 }
 
 // Whether no error was found beyond its proven bound.
@@ -47,35 +53,66 @@ bool holds(const FrontRow& row) {
   return all;
 }
 
-bool front(const Arguments& arguments) {
+// The stores of a published system: of the same activation, or, beside a header, whatever is kept of x
+// itself.
+void add_foreign(const Arguments& arguments, const SweptActivation* f, std::vector<Store>& stores) {
+  for (const std::string& file : arguments.foreign) {
+    const ForeignFunction function = parse_foreign(kernels::read_file(file), file);
+    if (f != nullptr && function.activation != f)
+      throw kernels::SpecError(file, "activation", fmt::format("is not {}", f->name));
+    if (f == nullptr && !function.quantiser)
+      throw kernels::SpecError(file, "kind",
+                               "is not a quantiser of x, which serves the function of any header");
+    stores.push_back(foreign_store(function));
+  }
+}
+
+void add_speeds(const Arguments& arguments, const SweptActivation& f, std::vector<Store>& stores) {
+  if (arguments.speed.empty()) return;
+  const std::map<std::string, StoreSpeed> speeds =
+      parse_speeds(kernels::read_file(arguments.speed), arguments.speed, f);
+  for (Store& store : stores)
+    if (const auto known = speeds.find(store.name); known != speeds.end()) store.speed = known->second;
+}
+
+// On a terminal a table that fits, elsewhere Markdown, from which pages are made.
+std::string shown(const Arguments& arguments, const std::string& name, const std::vector<FrontRow>& rows,
+                  std::size_t rank_by) {
+  return arguments.markdown || !kernels::is_terminal(STDOUT_FILENO)
+             ? front_text(name, rows)
+             : front_table(name, rows, rank_by, kernels::columns_of(STDOUT_FILENO));
+}
+
+// The domain and its stores, ours or the header's first.
+std::pair<FrontDomain, std::vector<Store>> subject_of(const Arguments& arguments) {
+  if (!arguments.header.empty()) {
+    const Header header = read_header(arguments.header);
+    std::vector<Store> stores{header_store(header)};
+    add_foreign(arguments, nullptr, stores);
+    return {FrontDomain(header), std::move(stores)};
+  }
   const SweptActivation& f = activation_named(arguments.activation);
+  std::vector<Store> stores = own_stores(f);
+  add_foreign(arguments, &f, stores);
+  add_speeds(arguments, f, stores);
+  return {FrontDomain(f), std::move(stores)};
+}
+
+bool front(const Arguments& arguments) {
   std::vector<Distribution> distributions = usual_distributions();
   constexpr std::size_t kRankBy = 1;  // sigma = 1
   if (!arguments.histogram.empty())
     distributions.push_back(
         Distribution::parse(kernels::read_file(arguments.histogram), arguments.histogram));
-  std::vector<Store> stores = own_stores(f);
-  for (const std::string& file : arguments.foreign) {
-    const ForeignFunction function = parse_foreign(kernels::read_file(file), file);
-    if (function.activation != &f)
-      throw kernels::SpecError(file, "activation", fmt::format("is not {}", f.name));
-    stores.push_back(foreign_store(function));
-  }
-  if (!arguments.speed.empty()) {
-    const std::map<std::string, StoreSpeed> speeds =
-        parse_speeds(kernels::read_file(arguments.speed), arguments.speed, f);
-    for (Store& store : stores) {
-      if (const auto known = speeds.find(store.name); known != speeds.end()) store.speed = known->second;
-    }
-  }
-  const std::vector<FrontRow> rows = front_of(f, std::move(stores), distributions, kRankBy);
-  const nlohmann::ordered_json result = front_json(f, rows);
-  kernels::write_file(arguments.out.empty() ? fmt::format("out/front/{}.json", f.name) : arguments.out,
+  auto [domain, stores] = subject_of(arguments);
+  const std::vector<FrontRow> rows = front_of(domain, std::move(stores), distributions, kRankBy);
+  const nlohmann::ordered_json result = front_json(domain.name, rows);
+  kernels::write_file(arguments.out.empty() ? fmt::format("out/front/{}.json", domain.name) : arguments.out,
                       result.dump(1) + "\n");
   if (arguments.form)
     kernels::print_result(arguments.form, result, "stores");
   else
-    fmt::print("{}", front_text(f, rows));
+    fmt::print("{}", shown(arguments, domain.name, rows, kRankBy));
   bool all = true;
   for (const FrontRow& row : rows) all = holds(row) && all;
   return all;
@@ -126,14 +163,22 @@ void add_front(CLI::App& app, int& status) {
                       "histogram of a model's activations, a fourth distribution of x");
   command->add_option("--speed", arguments->speed,
                       "what bench --stores --json wrote, for the speed of our stores");
+  command
+      ->add_option("--header", arguments->header,
+                   "a header of your own in place of an activation; --foreign are quantisers then")
+      ->excludes("--activation")
+      ->excludes("--speed");
   command->add_option("--out", arguments->out,
                       "result (default: out/front/ACTIVATION.json, or out/softmax/front.json)");
   kernels::add_result_form(*command, arguments->form, "the result");
+  command->add_flag("--markdown", arguments->markdown,
+                    "print the whole table as Markdown on a terminal, too, as into a file or a pipe");
   CLI::Option* const softmax =
       command
           ->add_flag("--softmax", arguments->softmax,
                      "of softmax's output instead; --foreign are quantisers, which are applied to it")
           ->excludes("--activation")
+          ->excludes("--header")
           ->excludes("--speed")
           ->excludes("--activations");
   command

@@ -85,8 +85,9 @@ bool is_refusal(const std::string& line, const Json& report) {
   return false;
 }
 
-/// Runs page.py on a folder that has the report as report.json.
-void render(const std::string& folder, const Json& report) {
+/// Runs a script on a folder.
+void run_script(const std::string& script, const std::string& folder,
+                const std::function<bool(const std::string&)>& is_refusal) {
   const char* const chosen = std::getenv("OUTGRAD_PYTHON");
   // The python3 in the PATH may be the user's own, whereas ./outgrad installs Debian's packages.
   std::vector<std::string> pythons{"python3", "/usr/bin/python3"};
@@ -95,7 +96,7 @@ void render(const std::string& folder, const Json& report) {
   constexpr size_t kMostBytes = 1 << 16;
   std::string why;
   for (const std::string& python : pythons) {
-    kernels::Launch launch{{python, "-B", OUTGRAD_SOURCES "/validation/report/page.py", folder}};
+    kernels::Launch launch{{python, "-B", OUTGRAD_SOURCES "/validation/report/" + script, folder}};
     launch.err = kernels::Launch::kCaptured;
     const kernels::Ending ending = kernels::run(launch, kLimit_s, kMostBytes);
     if (ending.status == kernels::kExitHolds) return;
@@ -105,7 +106,7 @@ void render(const std::string& folder, const Json& report) {
     }
     const std::string said = ending.text.substr(0, ending.text.find_last_not_of('\n') + 1);
     const std::string last = said.substr(said.rfind('\n') + 1);  // of a traceback, what went wrong
-    if (ending.status == kernels::kExitBadInput && is_refusal(last, report)) throw kernels::SpecError(last);
+    if (ending.status == kernels::kExitBadInput && is_refusal(last)) throw kernels::SpecError(last);
     why = ending.late ? fmt::format("it was not done after {} s", kLimit_s) : last;
     if (ending.status != kernels::kExitEnvironment) break;
   }
@@ -148,14 +149,23 @@ Json facts(const Results& results) {
           {"warnings", results.warnings}};
 }
 
-void write_report(const Json& report, const std::string& folder) {
+std::map<std::string, std::string> rendered(const std::string& script, const std::string& name,
+                                            const Json& data, const std::vector<std::string>& files,
+                                            const std::function<bool(const std::string&)>& is_refusal) {
   const kernels::ScratchFolder scratch;
+  kernels::write_file(scratch / name, data.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  run_script(script, scratch.path(), is_refusal);
+  std::map<std::string, std::string> texts;
+  for (const std::string& file : files) texts[file] = kernels::read_file(scratch / file);
+  return texts;
+}
+
+void write_report(const Json& report, const std::string& folder) {
   const std::filesystem::path to(folder);
-  kernels::write_file(scratch / "report.json",
-                      report.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
-  render(scratch.path(), report);
-  for (const char* name : {"report.json", "index.html", "report.md"})
-    kernels::write_file((to / name).string(), kernels::read_file(scratch / name));
+  const auto names_file = [&](const std::string& line) { return is_refusal(line, report); };
+  for (const auto& [name, text] :
+       rendered("page.py", "report.json", report, {"report.json", "index.html", "report.md"}, names_file))
+    kernels::write_file((to / name).string(), text);
 }
 
 }  // namespace outgrad::validation

@@ -2,7 +2,10 @@
 // renders them.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "validation/report/requirements.h"
 #include "validation/report/results.h"
@@ -17,5 +20,13 @@ Json facts(const Results& results);
 /// If the page cannot be made, nothing is written. Throws kernels::SpecError for a damaged result, as page.py
 /// says it, kernels::EnvironmentError if no Python has what page.py needs, and kernels::IoError.
 void write_report(const Json& report, const std::string& folder);
+
+/// What a script of validation/report makes of `data`, which it finds as `name` in a folder of its own: the
+/// texts of these files. `is_refusal`: whether the last line that a script says, which ends with the status
+/// of bad input, is one of a file; an interpreter that does not find the script ends with it, too. Throws
+/// kernels::SpecError with that line, kernels::EnvironmentError if no Python has what the script needs.
+std::map<std::string, std::string> rendered(const std::string& script, const std::string& name,
+                                            const Json& data, const std::vector<std::string>& files,
+                                            const std::function<bool(const std::string&)>& is_refusal);
 
 }  // namespace outgrad::validation

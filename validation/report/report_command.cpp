@@ -12,13 +12,14 @@
 #include "kernels/support/errors.h"
 #include "kernels/support/options.h"
 #include "validation/report/facts.h"
+#include "validation/report/own_command.h"
 #include "validation/report/requirements.h"
 
 namespace outgrad::validation {
 namespace {
 
 struct Arguments {
-  std::string in = "out", out, headers;
+  std::string in = "out", out, headers, header;
   kernels::ResultForm form;
 };
 
@@ -71,14 +72,25 @@ void add_report(CLI::App& app, int& status) {
                    "taken from the same folders in committed/, or is not measured. provenance.json says of "
                    "which run they are")
       ->capture_default_str();
+  command
+      ->add_option(
+          "--header", arguments->header,
+          "In place of all that: a page of one header, such as `fit --expression` writes, or of all headers "
+          "of a folder")
+      ->excludes("--in");
   command->add_option(
       "--headers", arguments->headers,
       "Folder with the coefficient headers (default: IN/generated, else kernels/generated beside IN)");
-  command->add_option("--out", arguments->out,
-                      "Folder for index.html, report.md and report.json (default: IN/report)");
+  command->add_option(
+      "--out", arguments->out,
+      "Folder for index.html, report.md and report.json (default: IN/report; of a header the folder "
+      "NAME_report beside it, with own.json)");
   kernels::add_result_form(*command, arguments->form, "the requirements and their verdicts");
   command->callback([arguments, &status] {
-    if (!report(*arguments)) status = kernels::kExitViolated;
+    const bool holds = arguments->header.empty()
+                           ? report(*arguments)
+                           : report_of_own(arguments->header, arguments->out, arguments->form);
+    if (!holds) status = kernels::kExitViolated;
   });
 }
 

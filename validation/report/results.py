@@ -280,7 +280,7 @@ def read_json(file: str):
     except OSError as error:
         refuse("read", error.strerror)
     except json.JSONDecodeError as error:
-        refuse(f"byte {len(error.doc[:error.pos].encode()) + 1}", "is not JSON")
+        refuse(f"line {error.lineno}, column {error.colno}", "is not JSON")
     except UnicodeDecodeError as error:
         refuse(f"byte {error.start + 1}", "is not JSON")
     except RecursionError:

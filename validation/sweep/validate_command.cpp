@@ -22,6 +22,7 @@
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/options.h"
+#include "kernels/support/suggestion.h"
 #include "validation/shard.h"
 #include "validation/sweep/fingerprint.h"
 #include "validation/sweep/foreign.h"
@@ -46,6 +47,7 @@ struct Arguments {
   std::string x = "all";
   std::string foreign;
   std::string activations;
+  std::string header;
   std::string shard;
   std::vector<std::string> merge;
   std::string out;
@@ -72,7 +74,8 @@ std::vector<std::string> members(const std::string& list, const std::vector<std:
     begin = end + 1;
     if (std::find(known.begin(), known.end(), wanted.back()) == known.end()) {
       throw SpecError("validate", option,
-                      fmt::format("'{}' {} ({}, all)", wanted.back(), what, fmt::join(known, ", ")));
+                      fmt::format("'{}' {} ({}, all){}", wanted.back(), what, fmt::join(known, ", "),
+                                  kernels::did_you_mean(wanted.back(), known)));
     }
   }
   std::vector<std::string> chosen;
@@ -633,7 +636,9 @@ bool validate(const Arguments& arguments) {
 
 }  // namespace
 
-void add_validate(CLI::App& app, int& status) {
+void add_validate(CLI::App& app, int& status) { add_validate(app, status, nullptr); }
+
+void add_validate(CLI::App& app, int& status, const HeaderSweep& sweep_header) {
   auto arguments = std::make_shared<Arguments>();
   std::string names;
   for (const SweptActivation* activation : swept_activations())
@@ -663,8 +668,19 @@ void add_validate(CLI::App& app, int& status) {
                       "this name + .chunks");
   command->add_option("--threads", arguments->threads, "Threads (0: all)")->check(kernels::in_range(0, 1024));
   kernels::add_result_form(*command, arguments->form, "the result");
-  command->callback([arguments, &status] {
-    if (!validate(*arguments)) status = kernels::kExitViolated;
+  if (sweep_header) {
+    CLI::Option* const header = command->add_option(
+        "--header", arguments->header,
+        "A header of your own in place of our kernels: every x of its format, f16 or bf16");
+    for (const char* other : {"--activation", "--format", "--fit", "--x", "--foreign", "--shard", "--merge"})
+      header->excludes(other);
+  }
+  command->callback([arguments, sweep_header, &status] {
+    const Arguments& given = *arguments;
+    const bool holds = given.header.empty()
+                           ? validate(given)
+                           : sweep_header(given.header, given.activations, given.out, given.form);
+    if (!holds) status = kernels::kExitViolated;
   });
 }
 

@@ -51,7 +51,7 @@ TEST(Spec, ReadsTheCommittedOne) {
 TEST(Spec, SaysFilePlaceAndReason) {
   EXPECT_EQ(refusal_of_spec(with("\"gelu\"", "\"relu\"")),
             "spec.json: activation: activation 'relu' is unknown; known: gelu, gelu_tanh, quick_gelu, silu, "
-            "swish, mish, tanh, sigmoid, softplus, elu");
+            "swish, mish, tanh, sigmoid, softplus, elu; did you mean 'gelu'?");
   EXPECT_EQ(refusal_of_spec(with("\"f32\"", "\"f64\"")),
             "spec.json: format: format 'f64' is unknown; known: f32, f16, bf16, e4m3, e5m2, mxfp8, "
             "f16_parity, bf16_parity");
@@ -87,9 +87,12 @@ TEST(Spec, SaysFilePlaceAndReason) {
             "spec.json: degree: 60 is outside 1 .. 12");
   EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"degree\": 6.5")),
             "spec.json: degree: must be an integer");
-  EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"dgree\": 6")), "spec.json: degree: is missing");
+  EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"dgree\": 6")),
+            "spec.json: degree: is missing; 'dgree' is no key");
   EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"degree\": 6, \"x\": 1")),
             "spec.json: x: is not a key of this schema");
+  EXPECT_EQ(refusal_of_spec(with("\"degree\": 6", "\"degree\": 6, \"sheme\": \"horner\"")),
+            "spec.json: sheme: is not a key of this schema; did you mean 'scheme'?");
   EXPECT_EQ(
       refusal_of_spec(with("\"half_octaves\": 1", "\"half_octaves\": 2")),
       "spec.json: cells: cells and rows of the left segment add up to 33, not to a power of two up to 1024");

@@ -51,7 +51,7 @@ TEST(Json, NothingStandsBehindTheDocument) {
   }
 }
 
-TEST(Json, ARefusalNamesTheByte) {
+TEST(Json, ARefusalNamesLineColumnAndReason) {
   const auto said = [](const std::string& text) -> std::string {
     try {
       parse_json(text, "f.json");
@@ -60,8 +60,13 @@ TEST(Json, ARefusalNamesTheByte) {
     }
     return "accepted";
   };
-  EXPECT_EQ(said(std::string("{}\0{}", 5)), "f.json: byte 3: is not JSON");
-  EXPECT_EQ(said("[1}"), "f.json: byte 3: is not JSON");
+  EXPECT_EQ(said(std::string("{}\0{}", 5)), "f.json: line 1, column 3: is not JSON");
+  EXPECT_EQ(said("[1}"), "f.json: line 1, column 3: is not JSON: unexpected '}'; expected ']'");
+  EXPECT_EQ(said("{\n \"a\": 1,\n \"b\" 2}"),
+            "f.json: line 3, column 6: is not JSON: unexpected number literal; expected ':'");
+  EXPECT_EQ(said("[\n"), "f.json: line 2, column 1: is not JSON: unexpected end of input");
+  // What was read is not quoted, however much that is.
+  EXPECT_LT(said("\"" + std::string(100000, 'a')).size(), 200u);
   EXPECT_EQ(said("[1e999]"), "f.json: JSON: a number is beyond double's range");
   EXPECT_EQ(said("[1]"), "accepted");
 }

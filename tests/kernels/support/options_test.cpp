@@ -33,6 +33,9 @@ TEST(CommandLine, RunsTheCommandOrSaysWhyNot) {
   EXPECT_EQ(answer({"frob", "--threads", "7"}), "unknown command frob");
   EXPECT_EQ(answer({"fit", "--threads", "1025"}), "fit: --threads: '1025' is not an integer from 0 to 1024");
   EXPECT_EQ(answer({"fit", "--frob"}), "fit: The following argument was not expected: --frob");
+  EXPECT_EQ(answer({"fit", "--thread=7"}),
+            "fit: The following argument was not expected: --thread=7; did you mean '--threads'?");
+  EXPECT_EQ(answer({"fti", "--threads", "7"}), "unknown command fti; did you mean 'fit'?");
 }
 
 TEST(CommandLine, RangesLetNothingElsePass) {

@@ -7,9 +7,14 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <thread>
+
+#include "tests/autotune/scoped_variable.h"
 
 namespace outgrad::kernels {
 namespace {
@@ -63,6 +68,32 @@ TEST(ProgressLine, IsNotDrawnElsewhere) {
   testing::internal::CaptureStderr();  // a file
   ProgressLine().draw("1 of 2");
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(JobLine, SaysWhatTheJobIsAtAndLeavesNothing) {
+  std::atomic<int> asked = 0;
+  const std::string bytes = on_terminal(80, [&] {
+    const JobLine line("job", [&] { return std::to_string(++asked) + " done"; });
+    while (asked == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  });
+  EXPECT_TRUE(bytes.find(" s: 1 done") != bytes.npos) << bytes;
+  EXPECT_TRUE(bytes.ends_with("\r\033[K#")) << bytes;
+}
+
+TEST(Colour, IsForTerminalsWhoseUsersTakeIt) {
+  const auto takes = [](const std::string& refused, const std::string& terminal) {
+    const autotune::ScopedVariable no_colour("NO_COLOR", refused), term("TERM", terminal);
+    bool taken = false;
+    on_terminal(80, [&] { taken = takes_colour(STDERR_FILENO); });
+    return taken;
+  };
+  EXPECT_TRUE(takes("", "xterm"));
+  EXPECT_FALSE(takes("1", "xterm"));
+  EXPECT_FALSE(takes("", "dumb"));
+  const int file = ::open("/dev/null", O_WRONLY);
+  EXPECT_FALSE(takes_colour(file));
+  ::close(file);
+  EXPECT_EQ(in_colour(Colour::kGood, "holds"), "\033[32mholds\033[0m");
 }
 
 }  // namespace

@@ -405,5 +405,21 @@ TEST(Storage, ACodeOfAWholeBranchIsRefutedByItsX) {
   EXPECT_EQ(prove_storage(steep)[2].verdict, Verdict::Violated);
 }
 
+// What is drawn is what is proven: the largest error of the list is T, and half the longest range O.
+TEST(StoredGradients, HaveTheClaimsAsTheirExtremes) {
+  for (const char* name : {"gelu_bf16", "softplus_f16"}) {
+    const BackwardHeader h = committed(name);
+    double total = 0, oracle = 0;
+    for (const StoredGradient& p : stored_gradients(h)) {
+      ASSERT_LE(p.least, p.most) << p.y;
+      total = std::max({total, p.g - p.least, p.most - p.g});
+      oracle = std::max(oracle, (p.most - p.least) / 2);
+    }
+    EXPECT_NEAR(total, h.storage.total, h.storage.total * 0x1p-12) << name;
+    EXPECT_NEAR(oracle, h.storage.oracle, h.storage.oracle * 0x1p-12) << name;
+  }
+  EXPECT_TRUE(stored_gradients(committed("gelu_f32")).empty());
+}
+
 }  // namespace
 }  // namespace outgrad::validation

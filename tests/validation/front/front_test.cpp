@@ -141,7 +141,7 @@ TEST(Front, TheCommittedFrontAndThePageAreOfToday) {
   for (std::size_t k = own; k < committed["stores"].size(); ++k)
     stores.push_back(published(committed["stores"][k].at("name").get<std::string>()));
   const auto today =
-      nlohmann::json(front_json(kGelu, front_of(kGelu, std::move(stores), distributions, kSigma1)));
+      nlohmann::json(front_json("gelu", front_of(kGelu, std::move(stores), distributions, kSigma1)));
   ASSERT_EQ(committed["stores"].size(), today["stores"].size());
   for (std::size_t k = 0; k < today["stores"].size(); ++k) {
     const auto &a = committed["stores"][k], &b = today["stores"][k];

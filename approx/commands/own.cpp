@@ -1,0 +1,163 @@
+// `outgrad fit --expression`: a function and a format are enough; what was reached, in words.
+
+#include "approx/commands/commands.h"
+#include "approx/model/emit.h"
+#include "approx/model/type_name.h"
+#include "approx/search/own_fit.h"
+#include "kernels/support/errors.h"
+#include "kernels/support/files.h"
+#include "kernels/support/numbers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+namespace outgrad::approx {
+namespace {
+
+/// "own_x_sigmoid_1_2_x_bf16": the words and numbers of a function, the operations that tell functions apart
+/// in words.
+std::string name_of(const FunctionOptions& function, const std::string& format) {
+  constexpr std::pair<char, std::string_view> kWords[] = {
+      {'+', "plus"}, {'-', "minus"}, {'/', "over"}, {'^', "to"}};
+  std::string name = "own";
+  bool fresh = true;  // whether the next letter begins a word
+  for (const char c : function.activation.empty() ? function.expression : function.activation) {
+    const auto byte = static_cast<unsigned char>(c);
+    const auto* const word =
+        std::find_if(std::begin(kWords), std::end(kWords), [&](const auto& each) { return each.first == c; });
+    if (word != std::end(kWords)) name += "_" + std::string(word->second);
+    if (std::isalnum(byte) != 0)
+      name += std::string(fresh ? "_" : "") + static_cast<char>(std::tolower(byte));
+    fresh = std::isalnum(byte) == 0;
+  }
+  constexpr size_t kLongest = 48;  // of the 64 that a name may have
+  name = name.substr(0, kLongest);
+  if (name.back() == '_') name.pop_back();
+  return name + "_" + format;
+}
+
+/// "2^-9", "2^-9.5", "0.002".
+double error_of(const std::string& text) {
+  const bool power = text.starts_with("2^");
+  const auto number = kernels::number_in<double>(std::string_view(text).substr(power ? 2 : 0));
+  const double error = !number ? 0 : power ? std::exp2(*number) : *number;
+  constexpr double kLeast = 0x1p-40, kMost = 0.5;
+  if (!(error >= kLeast && error <= kMost))
+    throw kernels::SpecError("fit", "--error",
+                             "'" + text + "' is neither 2^-N nor a number, from 2^-40 to 0.5");
+  return error;
+}
+
+/// "0.01119 (2^-6.48)", both rounded up.
+std::string both(double bound) {
+  if (!(bound > 0)) return "0";
+  const double unit = std::pow(10, std::floor(std::log10(bound)) - 3);
+  return fmt::format("{:.4g} (2^{:.2f})", std::ceil(bound / unit * (1 - 0x1p-40)) * unit,
+                     std::ceil(100 * std::log2(bound) * (1 + 0x1p-40)) / 100);
+}
+
+std::string input(const FoundInputs& found, const char* bound, bool masked) {
+  const auto place = found.find(bound);
+  if (place == found.end()) return "";
+  return fmt::format("y = {:.9g}{}", place->second.at,
+                     masked ? fmt::format(" and bit {:d}", place->second.m) : "");
+}
+
+/// One line of what was reached.
+std::string line(const char* what, const std::string& text) {
+  return fmt::format("  {:<18} {}\n", what, text);
+}
+
+/// T, its worst input and O, where they are enumerated.
+std::string total(double t, double o, const std::string& worst, bool masked) {
+  if (!(o > 0)) return "";
+  std::string text = line("T, all of f'(x)", "at most " + both(t) +
+                                                 ": the error of the gradient, with that of "
+                                                 "storing y");
+  if (!worst.empty()) text += line("worst input", worst);
+  return text + line("O, out of reach", fmt::format("{}: no function of y{} errs by less; T/O {:.4f}",
+                                                    both(o), masked ? " and its bit" : "", t / o));
+}
+
+std::string reached(const BackwardModel& m) {
+  const Cost cost = cost_of(m);
+  std::string text = total(m.kT, m.kO, input(m.found, "T", m.kMasked), m.kMasked) +
+                     line("A + B, kernel", "at most " + both(m.kAB > 0 ? m.kAB : m.kA + m.kB) +
+                                               ": from the exact f' of the stored y");
+  if (!(m.kO > 0) && !m.found.empty()) text += line("worst input", input(m.found, "AB", m.kMasked));
+  return text + line("cost", fmt::format("{} operations, {} bytes: {} row{} of degree {}", cost.arithmetic,
+                                         cost.table_bytes, m.kRows, m.kRows == 1 ? "" : "s", m.kDegree));
+}
+std::string reached(const TableModel& t) {
+  return total(t.kT, t.kO, input(t.found, "T", t.kMasked), t.kMasked) +
+         line("cost", fmt::format("{} integer operations, {} bytes: {} entries", t.index_operations(),
+                                  2 * t.entries.size(), t.entries.size()));
+}
+template <class Model>
+std::string reached(const Model&) {
+  return "";
+}
+
+struct Paths {
+  std::string fit, spec, header;
+};
+
+/// Beside the fit, with its name.
+Paths paths_of(const std::string& out, const std::string& name) {
+  const std::string fit = out.empty() ? "out/own/" + name + ".json" : out;
+  const std::string stem = std::filesystem::path(fit).replace_extension().string();
+  return {fit, stem + ".spec.json", stem + ".h"};
+}
+
+std::string words(const OwnFit& own, const OwnRequest& request, const Paths& paths) {
+  const Fit& fit = own.fit;
+  std::string text = fmt::format("{}: f(x) = {}, y in {}\n", fit.name, fit.function, request.format) +
+                     std::visit([](const auto& model) { return reached(model); }, fit.model) +
+                     line("proven", request.unchecked ? "by the fitter alone (--no-check)"
+                                                      : "by the fitter, and again by check");
+  if (!own.mirror.empty())
+    text += line("mirrored",
+                 "-f(-x) is fitted: store -f(x), with the bit of -x if there is one, and the kernel gives "
+                 "f'(x)");
+  text += line("header", paths.header);
+  text += line("its struct", "outgrad::kernels::generated::" + type_name(fit.name));
+  text += line("to change it", "edit " + paths.spec + ", then fit that");
+  return text + line("next", "./outgrad report --header " + paths.header);
+}
+
+}  // namespace
+
+bool fit_without_specification(const OwnRequest& request) {
+  if (request.format.empty()) throw kernels::SpecError("fit", "--format", "is missing");
+  const std::string name = request.name.empty() ? name_of(request.function, request.format) : request.name;
+  const double error = request.error.empty() ? 0 : error_of(request.error);
+  std::optional<JobLine> progress(std::in_place, name);
+  const OwnFit own = fit_own(
+      {name, request.function.members(), format_of(request.format), error, request.oracle}, request.threads);
+  const Paths paths = paths_of(request.out, name);
+  const std::string text = to_json(own.fit);
+  const Fit written = fit_from_json(text, name);
+  const std::string refuted = request.unchecked ? "" : unproven(written);
+  progress.reset();
+  if (!refuted.empty()) {
+    print_unproven(own.fit, refuted);
+    return false;
+  }
+  kernels::write_file(paths.spec, own.spec.text);
+  kernels::write_file(paths.fit, text);
+  kernels::write_file(paths.header,
+                      emit_header(written, std::filesystem::path(paths.fit).filename().string()));
+  if (request.form)
+    print_fit(request.form, text);
+  else
+    fmt::print("{}", words(own, request, paths));
+  return true;
+}
+
+}  // namespace outgrad::approx

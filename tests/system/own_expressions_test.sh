@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# `fit` of a function and a format, without a specification: it chooses the rest, has its fit proven, and
+# writes what the page says. The functions are in own_expressions.txt; with "all" those of the nightly run,
+# too. Then its picture, its page, the sweep of its header and its front.
+# usage: own_expressions_test.sh REPOSITORY BUILD [all]
+set -euo pipefail
+root=$1
+# a compiler cache may have made the built-in path relative
+export OUTGRAD_BUILD_DIR=$2 OUTGRAD_SOURCE_DIR=$root
+[[ -x $2/outgrad-fit ]] || { echo "skipped: this build has no fitter"; exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+failures=0 fitted=0 refused=0
+
+fail() {
+  echo "FAILED: $*" >&2
+  failures=$((failures + 1))
+}
+
+# The bound that a header claims, as a decimal.
+claim() { LC_ALL=C printf '%.17g' "$(sed -n "s/.* $1 = \(0x[^;]*\);.*/\1/p" own.h)"; }
+
+serves() {  # serves FORMAT FUNCTION
+  local format=$1 function=$2 how=--expression t printed
+  [[ ! $function =~ ^[a-z_]+$ ]] || how=--activation
+  rm -f own.*
+  if ! "$root/outgrad" fit "$how" "$function" --format "$format" --out own.json >said 2>&1; then
+    fail "$function in $format: $(<said)"
+    return 0
+  fi
+  fitted=$((fitted + 1))
+  [[ -s own.json && -s own.spec.json && -s own.h ]] || fail "$function in $format: a file is missing"
+  grep -q '^  proven *by the fitter, and again by check$' said || fail "$function in $format: $(<said)"
+  # What is printed of T is the header's claim, rounded up in the fourth digit.
+  if [[ $format != f32 ]]; then
+    t=$(claim kT) printed=$(sed -n "s/^  T, .* at most \([^ ]*\) .*/\1/p" said)
+    LC_ALL=C awk -v t="$t" -v p="$printed" 'BEGIN { exit !(p >= t && p <= t * 1.0011) }' ||
+      fail "$function in $format: T is $t, and '$printed' is printed"
+  fi
+}
+
+refuses() {  # refuses FORMAT FUNCTION REASON
+  local code=0
+  "$root/outgrad" fit --expression "$2" --format "$1" --out no.json >said 2>stderr </dev/null || code=$?
+  [[ $code == 2 && ! -s said && $(wc -l <stderr) == 1 && $(<stderr) == outgrad:*"$3"* ]] ||
+    fail "$2: status $code: $(cat said stderr)"
+  [[ -z $(find . -name 'no.*') ]] || fail "$2: left $(find . -name 'no.*')"
+  refused=$((refused + 1))
+}
+
+while read -r when format function reason; do
+  case $when in
+    day) serves "$format" "$function" ;;
+    night) [[ ${3:-} != all ]] || serves "$format" "$function" ;;
+    refused) refuses "$format" "$function" "$reason" ;;
+  esac
+done <"$root/tests/system/own_expressions.txt"
+((fitted == $([[ ${3:-} == all ]] && echo 35 || echo 2))) || fail "$fitted functions were fitted"
+((refused == 8)) || fail "$refused functions were refused"
+
+# The specification that it leaves gives the same fit; its name is that of the function.
+"$root/outgrad" fit --expression 'tanh(0.8*x)' --format bf16 >said || fail "a name of its own: status $?"
+"$root/outgrad" fit out/own/own_tanh_0_8_x_bf16.spec.json --no-check --out again.json >/dev/null &&
+  cmp again.json out/own/own_tanh_0_8_x_bf16.json || fail "its specification gives another fit: $(<said)"
+# A target is kept, or refused; an 8-bit format has a table.
+"$root/outgrad" fit --expression 'tanh(x)' --format e4m3 --name own --out own.json >said ||
+  fail "e4m3: status $?"
+grep -q 'T/O 1.0000' said || fail "a table of e4m3: $(<said)"
+"$root/outgrad" fit --activation elu --format bf16 --error 0.002 --out own.json >said ||
+  fail "an error: status $?"
+grep -q '"class": "abs:2^-8.966"' own.json || fail "an error of 0.002 is $(grep '"class"' own.json)"
+for wrong in "--error 2^9" "--error x" "--error 2^-9 --oracle" "--name table" "--format f64"; do
+  # shellcheck disable=SC2086  # options and values
+  if "$root/outgrad" fit --expression 'tanh(x)' $([[ $wrong == *--format* ]] || echo "--format bf16") $wrong \
+    --out no.json >said 2>stderr; then
+    fail "$wrong is taken"
+  fi
+  [[ $(wc -l <stderr) == 1 && ! -e no.json ]] || fail "$wrong: $(<stderr)"
+done
+
+own=out/own/own_tanh_0_8_x_bf16
+for from in h json; do
+  "$root/outgrad" plot $own.$from --out $from.svg >said 2>&1 || fail "plot of $from: $(<said)"
+done
+if [[ $(<said) != *"matplotlib"* ]]; then
+  cmp h.svg json.svg || fail "the pictures of header and fit differ"
+  for words in 'the error over y' 'what the stored y next to the worst stand for' 'a row begins|g</text>'; do
+    grep -qE "$words" h.svg || fail "the picture has no '$words'"
+  done
+  "$root/outgrad" report --header $own.h --out page >said 2>&1 || fail "report --header: $(<said)"
+  t=$(sed -n 's/.*T <= \([0-9.]*\) .*/\1/p' said)
+  [[ -n $t ]] && grep -q "T &lt;= $t" page/index.html || fail "the page does not open with T = $t"
+  grep -q 'Taylor models' page/index.html || fail "the page does not say who proves what"
+  "$root/outgrad" report --header out/own >said 2>&1 || fail "report of a folder: $(<said)"
+  [[ -s out/own/report/index.html ]] || fail "report of a folder wrote no page"
+fi
+"$root/outgrad" validate --header $own.h >said || fail "validate --header: $(<said)"
+grep -q 'all 34050 x' said || fail "validate --header counts $(head -n 1 said)"
+mesa=$root/notebooks_data/foreign/mesa_gelu.json
+"$root/outgrad" front --header $own.h --foreign "$mesa" --out front.json >said ||
+  fail "front --header: $(<said)"
+grep -q '^| bf16 y | 0 | 16 | ' said || fail "front --header: $(<said)"
+
+echo "own expressions: $fitted fitted, $refused refused, $failures failures"
+exit $((failures > 0))
