@@ -3,9 +3,9 @@
 /// EnvironmentError where a program is missing.
 #pragma once
 
-#include "kernels/support/result.h"
 #include "approx/model/fit.h"
 #include "kernels/support/progress.h"
+#include "kernels/support/result.h"
 
 #include <CLI/CLI.hpp>
 
@@ -43,6 +43,8 @@ CLI::Option* add_format(CLI::App& command, std::string& format);
 /// What outgrad-check, the program beside this one, does not accept in the header of a fit; nothing if it
 /// proves every claim again. @throws kernels::EnvironmentError where it is missing or cannot do its work.
 std::string unproven(const Fit& fit);
+/// Prints the text of a fit's file as --json, or its members as --csv.
+void print_fit(const kernels::ResultForm& form, const std::string& text);
 /// One line on stderr that says so.
 void print_unproven(const Fit& fit, const std::string& why);
 
