@@ -2,19 +2,19 @@
 
 import argparse
 import importlib.util
-import sys
+from collections.abc import Sequence
 
 from . import report, stores, version
 
 
-def _positive(text):
+def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not positive")
     return number
 
 
-def _stores(text):
+def _stores(text: str) -> str | dict[str, str]:
     """A store, or stores by activation, as outgrad.patch takes them."""
     if "=" not in text:
         return text
@@ -25,7 +25,7 @@ def _stores(text):
     return dict(one.split("=", 1) for one in text.split(","))
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m outgrad")
     parser.add_argument("--version", action="version", version=version())
     commands = parser.add_subparsers(dest="command", required=True)
@@ -67,4 +67,4 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

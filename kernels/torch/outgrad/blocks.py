@@ -18,7 +18,7 @@ import inspect
 import itertools
 import types
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -33,7 +33,7 @@ class DropoutAddNorm(nn.Module):
     Face's SelfOutput and Output classes."""
 
     def forward(self, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> torch.Tensor:
-        own = self._modules
+        own: Any = self._modules
         dense, dropout, norm = own["dense"], own["dropout"], own["LayerNorm"]
         if not (_norm_takes_all(dropout, norm) and _are_alone(dropout, norm)):
             return norm(dropout(dense(hidden_states)) + input_tensor)
@@ -58,7 +58,7 @@ class LinearActivationLinear(nn.Module):
     """fc2(activation_fn(fc1(hidden_states))), for an object made as one of Hugging Face's MLP classes."""
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        own = self._modules
+        own: Any = self._modules
         return own["fc2"](_activated(own["fc1"], _part(self, "activation_fn"), hidden_states))
 
 
@@ -66,11 +66,14 @@ class _FeedsForward:
     """The common part of the classes that _feeding_forward makes of Hugging Face's layers:
     output(intermediate(x), x) as one node."""
 
+    _modules: dict[str, Any]  # nn.Module's
+
     def feed_forward_chunk(self, attention_output: torch.Tensor) -> torch.Tensor:
         own, x = self._modules, attention_output
         intermediate, output = own["intermediate"], own["output"]
         if type(intermediate) is LinearActivation and type(output) is DropoutAddNorm:
-            inner, outer = intermediate._modules, output._modules
+            inner: Any = intermediate._modules
+            outer: Any = output._modules
             first, activation = inner["dense"], _part(intermediate, "intermediate_act_fn")
             second, dropout, norm = outer["dense"], outer["dropout"], outer["LayerNorm"]
             (weight1, bias1), (weight2, bias2) = _plain(first), _plain(second)
@@ -82,7 +85,7 @@ class _FeedsForward:
         return output(intermediate(x), x)
 
     # Hugging Face's apply_chunking_to_forward asks for it in each call; Python need not find it each time.
-    feed_forward_chunk.__signature__ = inspect.signature(feed_forward_chunk)
+    setattr(feed_forward_chunk, "__signature__", inspect.signature(feed_forward_chunk))
 
     def __reduce_ex__(self, protocol):
         _, _, *state = super().__reduce_ex__(protocol)
@@ -691,12 +694,15 @@ def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_
             if set(module._modules) == parts and code == _code_of(forward):
                 return block
     if _feeds_forward(kind, module):
-        return Block(_feeding_forward(kind), "Linear, activation, Linear, dropout, add and norm", frozenset())
-    norms = frozenset(name for name, part in module._modules.items() if becomes_norm(part))
-    gates = frozenset(name for name, part in module._modules.items() if becomes_activation(part))
-    linears = frozenset(name for name, part in module._modules.items() if type(part) is nn.Linear)
+        return Block(_feeding_forward(kind),  # type: ignore[arg-type]  # a class is hashable
+            "Linear, activation, Linear, dropout, add and norm", frozenset())
+    parts_there = {name: part for name, part in module._modules.items() if part is not None}
+    norms = frozenset(name for name, part in parts_there.items() if becomes_norm(part))
+    gates = frozenset(name for name, part in parts_there.items() if becomes_activation(part))
+    linears = frozenset(name for name, part in parts_there.items() if type(part) is nn.Linear)
     if (norms or gates or len(linears) > 1) and (
-            found := _rewritten(kind, norms, linears, gates)) is not None:
+            found := _rewritten(kind, norms, linears,  # type: ignore[arg-type]
+                gates)) is not None:
         ours, in_sums, in_pairs, shared = found
         what = (["add and norm"] * bool(in_sums) + [PAIR] * bool(in_pairs)
             + ["Linears of one input"] * shared)

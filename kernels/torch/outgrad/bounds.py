@@ -35,7 +35,7 @@ class Bounds:
         return f"|g - f'(x)| <= {rounded_up(self.total, 2)}{mean} for {self.over}, fit {self.fit}"
 
 
-def _inputs(dtype, store, largest, most):
+def _inputs(dtype: torch.dtype, store: str, largest: float | None, most: float) -> str:
     """The x that a store's total is about, in words. most: the largest |y| of a tensor for which it holds."""
     every = f"every {str(dtype).removeprefix('torch.')} x"
     if largest is not None:

@@ -20,7 +20,7 @@ by hand there calls choose_again(). In a compiled pass a change by hand that los
 import itertools
 import warnings
 import weakref
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -31,9 +31,10 @@ from . import stores
 # Devices whose values are compared in every forward pass of eager mode.
 AT_ONCE = frozenset({"cpu"})
 
-_watched = weakref.WeakSet()  # the norms that have numbers on a device
+_watched: weakref.WeakSet[Any] = weakref.WeakSet()  # the norms that have numbers on a device
 _on_lost = "raise"
-_pending = {}  # device: (the event behind a copy, the copy in pinned memory, the norms whose numbers it has)
+# device: (the event behind a copy, the copy in pinned memory, the norms whose numbers it has)
+_pending: dict[torch.device, Any] = {}
 _hook = None
 looks = 0  # how often the numbers were looked at
 

@@ -4,6 +4,7 @@ import ctypes
 import importlib.util
 import pathlib
 import typing
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -79,7 +80,7 @@ FP8 = {name: STORES[name].number for name in ("e4m3", "e5m2")}
 # The CUDA run-time compiler is in a package that PyTorch depends on. It is loaded with the first kernel, like
 # libcuda.
 if torch.version.cuda is not None and (_nvidia := importlib.util.find_spec("nvidia")) is not None:
-    _folders = sorted({str(path.parent).encode() for root in _nvidia.submodule_search_locations
+    _folders = sorted({str(path.parent).encode() for root in _nvidia.submodule_search_locations or ()
         for path in pathlib.Path(root).glob("*/lib/libnvrtc.so*")})
     _c.outgrad_torch_nvrtc_folders((ctypes.c_char_p * len(_folders))(*_folders), len(_folders))
 
@@ -245,9 +246,14 @@ def _operators():
         _EXPORTED[operator] = getattr(torch.ops.outgrad_exported, name).default
 
 
-_OPERATORS, _EXPORTED = {}, {}
+_OPERATORS: dict[str, Any] = {}
+_EXPORTED: dict[Any, Any] = {}  # by operator
 _operators()
 globals().update(_OPERATORS)
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """An operator, whose name and schema the C++ side has."""
 
 
 class Exported(TorchFunctionMode):

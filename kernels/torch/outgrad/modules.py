@@ -2,7 +2,7 @@
 output."""
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -14,11 +14,19 @@ from .linear import linear
 from .softmax import softmax
 
 
-class _Activation:
+# What the common parts are mixed into: object at run time, so that they leave the order of bases alone.
+if TYPE_CHECKING:
+    _Base = nn.Module
+else:
+    _Base = object
+
+
+class _Activation(_Base):
     """The common part of the activation modules: which activation of the catalogue a module is, what it keeps
     for the backward pass, and its bound."""
 
     store = stores.DEFAULT  # one of outgrad.stores, by the constructor, by patch, or assigned
+    _activation: str | None
 
     def __init__(self, *args: Any, store: str = stores.DEFAULT, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -173,7 +181,7 @@ class _Found(NamedTuple):
         return torch.equal(weight, self.copies[0]) and (bias is None or torch.equal(bias, self.copies[1]))
 
 
-class _Norm:
+class _Norm(_Base):
     """The common part of norms: their behaviour under autocast, and which channels have side buffers."""
 
     # The type of norms under autocast. "fp32": fp32, as in PyTorch's autocast for GPUs (the one for CPUs
@@ -198,6 +206,11 @@ class _Norm:
     def __init__(self, *args: Any, store: str = stores.DEFAULT_OF_NORMS, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.set_store(store, f"outgrad.{type(self).__name__}")
+
+    def _arguments(self) -> tuple[Any, ...]:
+        """The shape of a row (None if it is not known), weight and bias (or None), eps, and whether it is an
+        RMSNorm."""
+        raise NotImplementedError
 
     def set_store(self, store: str, who: str) -> None:
         """Sets what is kept in place of y; raises ValueError if this norm cannot have it."""
@@ -239,7 +252,7 @@ class _Norm:
     # torch.compile calls it while tracing, with the current parameters, and treats the result as a constant,
     # because the number of channels is part of the shapes of a graph. (This is
     # torch.compiler.assume_constant_result without its import of the compiler.)
-    side_channels._dynamo_marked_constant = True
+    setattr(side_channels, "_dynamo_marked_constant", True)
 
     def _find(self, dtype, weight, bias):
         """A _Found; None for a fake weight, which has no values, if nothing was found before."""
@@ -450,8 +463,11 @@ class RMSNorm(_Norm, nn.RMSNorm):
             functional.EPS_OF_RMS if self.eps is None else self.eps, True)
 
 
-class _WithStore:
+class _WithStore(_Base):
     """The common part of modules that are no activations and keep what a store of stores.OTHERS says."""
+
+    kind: str
+    store: str
 
     def __init__(self, *args: Any, store: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -463,6 +479,9 @@ class _WithStore:
     @property
     def _as_pytorch(self):
         return self.store == stores.OTHERS[self.kind][0]
+
+    def _bound(self, dtype: torch.dtype | None) -> str:
+        raise NotImplementedError
 
     def bound(self, dtype: torch.dtype | None = None) -> str:
         """In words, how far a gradient may be from the exact one if x is of dtype."""
@@ -504,8 +523,9 @@ class Softmax(_WithStore, nn.Softmax):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         # Without a dim, PyTorch chooses one and warns.
-        plain = self._as_pytorch or self.dim is None
-        return super().forward(x) if plain else softmax(_as_autocast_does(x), self.dim)
+        if self._as_pytorch or self.dim is None:
+            return super().forward(x)
+        return softmax(_as_autocast_does(x), self.dim)
 
     def _bound(self, dtype):
         relative, least, _ = library.softmax_error(library.MOST_SOFTMAX)
@@ -525,4 +545,4 @@ class Dropout(nn.Dropout):
         return "the same elements are dropped in both passes"
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, {self.bound(None)}"
+        return f"{super().extra_repr()}, {self.bound(torch.float32)}"

@@ -22,7 +22,7 @@ class _Original(modules._Norm, nn.Module):
 
     rms = True
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         return self._norm(self._input(x))
 
     def _arguments(self):
@@ -67,7 +67,7 @@ class WiderTypeLayerNorm(WiderTypeRMSNorm):
 class WeightTypeRMSNorm(WiderTypeRMSNorm):
     """RMSNorm whose y has the weight's type if that has 16 bits: that of T5."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         y, kind = super().forward(x), self.weight.dtype
         return y.to(kind) if kind in (torch.float16, torch.bfloat16) else y
 
@@ -125,7 +125,7 @@ class ChannelsLayerNorm(modules.LayerNorm):
 
     data_format = "channels_first"  # of a class that has no other
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         if self.data_format == "channels_last":
             return super().forward(x)
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
@@ -155,7 +155,7 @@ _FORMS = (
 )
 
 # By module and name, since their releases have different classes.
-_BY_NAME = {
+_BY_NAME: dict[str, dict[str, type[nn.Module]]] = {
     "transformers.activations": {
         "GELUActivation": modules.GELU,
         "NewGELUActivation": modules.TanhGELU,
@@ -218,13 +218,13 @@ def class_for(kind: type[nn.Module]) -> type[nn.Module] | None:
         return ours
     if not kind.__module__.startswith("transformers.models.") or "Norm" not in kind.__name__:
         return None
-    computed = _computed(kind)
+    computed = _computed(kind)  # type: ignore[arg-type]  # a class is hashable
     return next((form.ours for form in _FORMS if computed is not None and computed == _of_form(form)), None)
 
 
 def why_not(module: nn.Module) -> str | None:
     """Why an object of such a class must stay as it is, or None."""
-    own, ours = module.__dict__, class_for(type(module))
+    own, ours = module.__dict__, class_for(type(module))  # type: ignore[arg-type]  # a class is hashable
     if ours is None:
         return None
     if own.get("_fast_norm"):

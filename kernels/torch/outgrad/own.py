@@ -7,7 +7,7 @@ import os
 import pathlib
 import re
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
@@ -45,12 +45,12 @@ class CodeHeader:
         self.lo, self.hi, self.gradient = self._number("Lo"), self._number("Hi"), self._number("G")
         self.bias = self._number("Bias")
 
-    def _word(self, key):
+    def _word(self, key: str) -> str:
         if key not in self._constants:
             raise ValueError(f"{self.path}: no header of codes: it has no k{key}")
         return self._constants[key].strip('"')
 
-    def _number(self, key):
+    def _number(self, key: str) -> float:
         word = self._word(key)
         try:
             number = float.fromhex(word.removesuffix("f"))
@@ -97,18 +97,18 @@ class CodedActivation(nn.Module):
                 f"dither:3")
         self.header = header if isinstance(header, CodeHeader) else CodeHeader(header)
         self.value, self.gradient, self.store = value, gradient, store
-        self.bounds = self.header.bounds(kind, int(bits))
+        self.bounds = self.header.bounds(cast(Literal["code", "dither"], kind), int(bits))
         self._make()
 
-    def _make(self):
+    def _make(self) -> None:
         between, (kind, _, bits) = (self.header.lo, self.header.hi), self.store.partition(":")
         self._operation = functional.keeping_own_codes(f"CodedActivation of {self.header.name}", self.value,
             self.gradient, between, int(bits), kind == "dither")
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         return {name: one for name, one in self.__dict__.items() if name != "_operation"}
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._make()
 

@@ -231,7 +231,8 @@ class _Watch:
         return storage._cdata
 
     # by which blocks.py tells them from hooks of others
-    _enter.outgrad_watches = _leave.outgrad_watches = True
+    setattr(_enter, "outgrad_watches", True)
+    setattr(_leave, "outgrad_watches", True)
 
     def name_inside(self):
         return self.names[id(self.inside[-1][0])] if self.inside else ""

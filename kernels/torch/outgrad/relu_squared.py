@@ -6,21 +6,23 @@ subnormal or 0, f' is off by at most 2 sqrt(h), h being half the least subnormal
 bfloat16, 2^-74 in float32. PyTorch's operations compute both passes.
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 
 from . import functional
 
 
-def _compute(x):
+def _compute(x: torch.Tensor) -> tuple[torch.Tensor]:
     return (torch.relu(x).square_(),)
 
 
-def _keep(ctx, inputs, outputs):
+def _keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
     ctx.save_for_backward(*outputs)
 
 
-def _gradients(ctx, saved, dy):
+def _gradients(ctx: Any, saved: tuple[torch.Tensor, ...], dy: torch.Tensor) -> tuple[torch.Tensor]:
     (y,) = saved
     return (y.sqrt().mul_(2).mul_(dy),)
 

@@ -45,7 +45,7 @@ _MOST_BITS = 30  # of a weight
 _BITS_OF_LARGEST = 12
 
 
-def _words(seed, count):
+def _words(seed: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
     """The words of Philox4x32-10 for the key seed and the counters 0 .. count - 1, four int64 of seed's shape
     but the last axis, which has `count`. Upper halves are kept clear only where a product or a caller reads
     them."""
@@ -59,7 +59,7 @@ def _words(seed, count):
     return tuple(word & _WORD for word in (a, b, c, d))
 
 
-def _fraction(first, second):
+def _fraction(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """A float64 in [0, 1) with 53 random bits."""
     return ((first << 21) ^ (second >> 11)).double() * 2.0**-53
 
@@ -99,7 +99,7 @@ def draw(weights: torch.Tensor, seed: torch.Tensor, k: int) -> tuple[torch.Tenso
     lengths = weights.scatter(0, order, largest.masked_fill(sure, 0)) * pieces
     ends = lengths.cumsum(0)
 
-    def row_at(point):
+    def row_at(point: torch.Tensor) -> torch.Tensor:
         return torch.searchsorted(ends, point, right=True).clamp_(max=len(ends) - 1)
 
     end = (place + 1) * piece
@@ -136,5 +136,6 @@ def sample(x: torch.Tensor, given: torch.Tensor | None, seed: torch.Tensor, k: i
 
 
 @sample.register_fake
-def _(x, given, seed, k, dtype):
+def _(x: torch.Tensor, given: torch.Tensor | None, seed: torch.Tensor, k: int,
+        dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     return x.new_empty((k, x.shape[1]), dtype=dtype), x.new_empty((k,), dtype=torch.int32)

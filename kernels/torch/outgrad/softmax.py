@@ -6,6 +6,8 @@ dy), apart from the rounding of dx and terms of 2^-24 |dy|; softmax_bound has al
 dx.
 """
 
+from typing import Any
+
 import torch
 
 from . import functional, library
@@ -14,12 +16,12 @@ from . import functional, library
 
 
 
-def _keep(ctx, inputs, outputs):
+def _keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
     ctx.columns = inputs[1]
     ctx.save_for_backward(*outputs[1:])
 
 
-def _gradients(ctx, saved, dy):
+def _gradients(ctx: Any, saved: tuple[torch.Tensor, ...], dy: torch.Tensor) -> tuple[torch.Tensor, None]:
     codes, _ = saved
     return library.softmax_backward_code(dy, codes, ctx.columns), None
 

@@ -68,16 +68,16 @@ _WORDS = (
 WORDS_OF_LINEARS = f"{', '.join(library.FP8)}, rows:1 to rows:99, and these with +e4m3 or +e5m2"
 
 
-def is_dithered(store):
+def is_dithered(store: str) -> bool:
     return store.startswith("dither:")
 
 
-def is_scaled(store):
+def is_scaled(store: str) -> bool:
     """Whether it keeps y at one scale of the tensor."""
     return library.STORES[STORES[store][0]].takes_scale
 
 
-def why_not(activation, store):
+def why_not(activation: str, store: object) -> str | None:
     """Why an activation cannot have this store; None if it can."""
     if not isinstance(store, str) or store not in STORES:
         return f"{store!r} is no store; there are {_WORDS}"
@@ -90,7 +90,7 @@ def why_not(activation, store):
     return None
 
 
-def why_not_other(kind, store):
+def why_not_other(kind: str, store: object) -> str | None:
     """Why a kind of modules of OTHERS cannot have this store; None if it can."""
     if not isinstance(store, str) or store not in OTHERS[kind]:
         words = f"x, {WORDS_OF_LINEARS}" if kind == "linear" else ", ".join(OTHERS[kind])
@@ -98,25 +98,25 @@ def why_not_other(kind, store):
     return None
 
 
-def why_not_pair(store):
+def why_not_pair(store: object) -> str:
     """Why a gated pair that cannot have this store cannot have it."""
     if not isinstance(store, str) or store not in OF_PAIRS:
         return f"store is {store!r}, none of {', '.join(OF_PAIRS)}"
     return f"store is {store!r}, which pairs of {', '.join(library.PRODUCTS)} have in float16 and bfloat16"
 
 
-def for_pair(store, activation, dtype):
+def for_pair(store: str, activation: str, dtype: torch.dtype) -> str:
     """The store that a pair of this activation and type gets."""
     has_it = activation in library.PRODUCTS and dtype != torch.float32
     return store if has_it or store != OUTPUT else DEFAULT_OF_PAIRS
 
 
-def for_type(store, dtype):
+def for_type(store: str, dtype: torch.dtype) -> str:
     """The store that arrays of this type get: parity needs 16 bits, so that float32 falls back to y+bit."""
     return DEFAULT if store == "parity" and dtype == torch.float32 else store
 
 
-def by_kind(store):
+def by_kind(store: str | collections.abc.Mapping[str, str]) -> dict[str, str]:
     """{activation or one of OTHERS: store} of what patch was given: one store for all activations, of which
     auto is for norms and gated pairs, too, or a mapping; raises ValueError if it names what there is not.
     Whether an activation can have its store is only asked of those that a model has."""

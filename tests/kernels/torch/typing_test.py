@@ -3,8 +3,11 @@ and every argument and result of a public function, class and method has its typ
 
 import ast
 import inspect
+import os
 import pathlib
 import re
+import subprocess
+import sys
 import typing
 
 import pytest
@@ -15,6 +18,8 @@ import outgrad
 from outgrad import library
 
 FOLDER = pathlib.Path(outgrad.__file__).parent
+SOURCES = pathlib.Path(os.environ["OUTGRAD_SOURCE_DIR"])
+MYPY = pathlib.Path(os.environ["OUTGRAD_BINARY_DIR"]) / "mypy"
 PUBLIC = {name: getattr(outgrad, name) for name in outgrad.__all__}
 FUNCTIONS = {name: thing for name, thing in PUBLIC.items() if inspect.isroutine(thing)}
 CLASSES = {name: thing for name, thing in PUBLIC.items() if inspect.isclass(thing)}
@@ -111,3 +116,42 @@ def test_every_name_is_written_out_where_it_is_defined():
     assert (
         [outgrad.functional._ACTIVATIONS[name] is getattr(outgrad, name)
         for name in library.ACTIVATIONS if name != "gelu"] == [True] * 9)
+
+
+def mypy():
+    """A Python that has mypy, beside the build; skips where pip cannot fetch it."""
+    wanted = (pathlib.Path(__file__).parent / "mypy_requirements.txt").read_text()
+    stamp, python = MYPY / "requirements.txt", MYPY / "bin/python"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        subprocess.run([sys.executable, "-m", "venv", "--clear", MYPY], check=True)
+        got = subprocess.run([python, "-m", "pip", "install", "--quiet", "--retries", "1", *re.findall(
+            r"^\w\S+", wanted, re.MULTILINE)], capture_output=True, text=True)
+        if got.returncode != 0:
+            pytest.skip(f"pip cannot fetch mypy: {got.stderr.strip().splitlines()[-1]}")
+        stamp.write_text(wanted)
+    return python
+
+
+def checked(folder):
+    """What mypy says of the package in a folder, by the settings of pyproject.toml."""
+    return subprocess.run([mypy(), "-m", "mypy", "--config-file", SOURCES / "pyproject.toml",
+        "--python-executable", sys.executable, "--cache-dir", MYPY / "cache", "-p", "outgrad"], cwd=folder,
+        env={**os.environ, "PYTHONPATH": "", "MYPYPATH": ""}, capture_output=True, text=True)
+
+
+@pytest.mark.nightly
+def test_mypy_finds_no_fault_in_the_package():
+    done = checked(FOLDER.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.nightly
+def test_mypy_tells_a_user_of_a_wrong_argument(tmp_path):
+    (tmp_path / "outgrad").symlink_to(FOLDER)
+    (tmp_path / "user.py").write_text("import torch\n\nimport outgrad\n\n"
+        "y: torch.Tensor = outgrad.gelu(torch.ones(3), 'none')\noutgrad.gelu(torch.ones(3), 'erf')\n")
+    done = subprocess.run([mypy(), "-m", "mypy", "--python-executable", sys.executable, "--cache-dir",
+        MYPY / "cache", "--follow-imports", "silent", "user.py"], cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": "", "MYPYPATH": ""}, capture_output=True, text=True)
+    (fault,) = re.findall(r"^user.py:(\d+): error: .*arg-type\]$", done.stdout, re.MULTILINE)
+    assert fault == "6", done.stdout
