@@ -204,33 +204,32 @@ struct OutputSource<T, void> : PlainSources<T> {
   }
 };
 
-// y in fp32 from what is kept of it: of an octet that was loaded, or of one element.
+// y in fp32 from what is kept of it: of an octet that was loaded, at element `at` of the row that begins at
+// element `at_row`, or of one element. Groups are whole in a row, so their scales are counted as elements are.
 template <class T, class Store>
 struct KeptOutput {
   using Scale = typename Store::Scale;
   using Code = typename Store::Code;
-  static constexpr bool kOfTensor = Store::kGroup == 0;
   const NormBackwardArrays<T>& a;
-  Scale of_tensor{};
 
-  __device__ __forceinline__ explicit KeptOutput(const NormBackwardArrays<T>& arrays) : a(arrays) {
-    if constexpr (kOfTensor) of_tensor = *static_cast<const Scale*>(a.kept.scales);
-  }
-  // also of an octet beyond the row's end, which has no effect
-  __device__ __forceinline__ Tuple<float, kOctet> octet(const Octet<T>& kept, i64 row, i64 at) const {
+  __device__ __forceinline__ explicit KeptOutput(const NormBackwardArrays<T>& arrays) : a(arrays) {}
+  // Also of an octet beyond the row's end, which has no effect: its scale is any.
+  __device__ __forceinline__ Tuple<float, kOctet> octet(const Octet<T>& kept, i64 at_row, i64 at) const {
     const CodeOctet codes = {{kept.w[0], kept.w[1]}};
-    return code_values(codes, scale_of(row, at < a.n ? at : 0));
+    const i64 i = at_row + at, last = a.rows * a.n - 1;
+    return code_values(codes, scale_of(i < last ? i : last));
   }
-  __device__ __forceinline__ float element(i64 row, i64 j) const {
-    return norm_value(static_cast<const Code*>(a.kept.codes)[row * a.n + j], scale_of(row, j));
+  __device__ __forceinline__ float element(i64 i) const {
+    return norm_value(static_cast<const Code*>(a.kept.codes)[i], scale_of(i));
   }
 
  private:
-  __device__ __forceinline__ Scale scale_of(i64 row, i64 j) const {
-    if constexpr (kOfTensor) {
-      return of_tensor;
+  __device__ __forceinline__ Scale scale_of(i64 i) const {
+    const auto* const scales = static_cast<const Scale*>(a.kept.scales);
+    if constexpr (kCodeScales<Store> == CodeScales::of_tensor) {
+      return __ldg(scales);  // read where it is needed: kept, it would take a register that the rows need
     } else {
-      return static_cast<const Scale*>(a.kept.scales)[norm_scales_of<Store>(row, a.n) + j / Store::kGroup];
+      return scales[static_cast<u64>(i) / Store::kGroup];
     }
   }
 };
@@ -245,7 +244,7 @@ struct KeptOutput<T, void> {
     for (int k = 0; k < kOctet; ++k) y.v[k] = widened(kept, k);
     return y;
   }
-  __device__ __forceinline__ float element(i64 row, i64 j) const { return widen(a.y[row * a.n + j]); }
+  __device__ __forceinline__ float element(i64 i) const { return widen(a.y[i]); }
 };
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI::cuda

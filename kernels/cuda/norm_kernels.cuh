@@ -559,7 +559,7 @@ __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thr
       [&](const typename Row::Octets& octet, i64 at, int count, int index) {
         const Tuple<float, kOctet> gamma = columns.gamma(index, at);
         const Tuple<float, kOctet> c =
-            columns.weighted(index, columns.centred(index, output.octet(octet[1], row, at), row, at), at);
+            columns.weighted(index, columns.centred(index, output.octet(octet[1], at_row, at), row, at), at);
         Tuple<float, 3> operands[kOctet];
         OUTGRAD_UNROLL
         for (int k = 0; k < kOctet; ++k) {
@@ -576,7 +576,7 @@ __device__ __forceinline__ void backward_row(const NormBackwardArrays<T>& a, Thr
   [[maybe_unused]] const Dropping dropping = dropping_of<Drops>(a.dropout);
   [[maybe_unused]] T* const dropped = static_cast<T*>(a.dropout.dx) + at_row;
   home.each(thread, a.n, [&](const typename Row::Octets& octet, i64 at, int count, int index, bool there) {
-    const Tuple<float, kOctet> c = columns.centred(index, output.octet(octet[1], row, at), row, at);
+    const Tuple<float, kOctet> c = columns.centred(index, output.octet(octet[1], at_row, at), row, at);
     [[maybe_unused]] Octet<T> next;
     if constexpr (Residual) next = next_of(octet, at, count, index);
     float result[kOctet];
@@ -883,7 +883,7 @@ __global__ void __launch_bounds__(kColumnThreads, kSlotSumBlocks<Store>)
     for (i64 row = a.slot_rows.begin(slot); row < a.slot_rows.begin(slot + 1); ++row) {
       const float dy = widen(a.dy[row * a.n + j]);
       const float c =
-          place < 0 ? sub_rn(output.element(row, j), beta) : a.side.x_hat[row * a.side.count + place];
+          place < 0 ? sub_rn(output.element(row * a.n + j), beta) : a.side.x_hat[row * a.side.count + place];
       sum.v[0] = fma_rn(dy, c, sum.v[0]);
       if constexpr (N == Norm::layer) sum.v[1] = add_rn(sum.v[1], dy);
     }

@@ -275,7 +275,7 @@ TEST_P(NvrtcTest, NightlyEveryNormKernelCompiles) {
 
 // The norms that keep y in 8 bits: rows in registers, with and without rows ahead, and in loops, by octets
 // and element by element.
-TEST_P(NvrtcTest, EveryNormKernelWithAStoreCompiles) {
+TEST_P(NvrtcTest, NightlyEveryNormKernelWithAStoreCompiles) {
   std::string source =
       "#include \"kernels/cuda/layernorm.cuh\"\n"
       "using namespace outgrad::kernels;\n"

@@ -515,7 +515,8 @@ std::vector<NormRow> read_norm_limits(const std::string& architecture) {
 std::string instantiation_of(const NormRow& row, const std::string& name) {
   const auto text = [](bool value) { return std::string(value ? "true" : "false"); };
   const std::string residual = text(row.residual()), drops = text(row.drops()), norm = "Norm::" + row.norm;
-  const std::string use = row.forward() ? "cuda::detail::kForwardUse<" + row.t + ", " + residual + ">"
+  const std::string store = row.store().empty() ? "" : ", " + row.store();
+  const std::string use = row.forward() ? "cuda::detail::kForwardUse<" + row.t + ", " + residual + store + ">"
                                         : "cuda::detail::backward_use<" + norm + ", " + row.t + ", " +
                                               residual + ", true, false, " + drops + ">()";
   return "static_assert(cuda::detail::default_octets(" + use + ") == " + std::to_string(row.octets) +
@@ -525,8 +526,8 @@ std::string instantiation_of(const NormRow& row, const std::string& name) {
          (row.forward()
               ? ", true, " + residual + ", ParameterFormat::f32, " + drops + ", " + text(row.stores_z())
               : ", " + residual + ", cuda::SideChannels::none, ParameterFormat::f32, " + drops) +
-         (row.store().empty() ? "" : ", " + row.store()) +
-         ">(cuda::" + (row.forward() ? "NormForwardArrays<" : "NormBackwardArrays<") + row.t + ">);\n";
+         store + ">(cuda::" + (row.forward() ? "NormForwardArrays<" : "NormBackwardArrays<") + row.t +
+         ">);\n";
 }
 
 // Rows that the fused backward of the line has on their way while it works on one.
