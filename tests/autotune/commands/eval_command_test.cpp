@@ -709,22 +709,29 @@ TEST_F(Eval, BadInputIsOneLineStatusTwoAndNoOutput) {
 }
 
 TEST_F(Eval, SaysWhatRanWhereAsked) {
+  const auto parsed = [](const CommandResult& result) {
+    return nlohmann::json::parse(result.output, nullptr, false);
+  };
   write("x", std::vector<float>(64)), write("rstd", std::vector<float>(8));
   const CommandResult gelu = tune("eval --op forward --activation gelu --format f32 --json" + option("x") +
                                   option("y") + option("mask"));
-  EXPECT_EQ(gelu.output, "{\"op\":\"forward\",\"rung\":\"default\",\"variant\":\"default\"}\n");
+  EXPECT_EQ(parsed(gelu), (nlohmann::json{{"op", "forward"}, {"rung", "default"}, {"variant", "default"}}));
   const CommandResult backward =
       tune("eval --op backward --activation gelu --format f32 --json --dy " + folder_ / "x" + " --y " +
            folder_ / "x" + option("mask") + option("dx"));
-  const nlohmann::json said = nlohmann::json::parse(backward.output, nullptr, false);
+  const nlohmann::json said = parsed(backward);
   ASSERT_TRUE(said.is_object()) << backward.output;
   EXPECT_EQ(said["fit"]["name"], kernels::generated::GeluF32::kName);
   EXPECT_EQ(said["fit"]["class"], kernels::generated::GeluF32::kClass);
   EXPECT_EQ(said["fit"]["a_plus_b"], kernels::generated::GeluF32::kA + kernels::generated::GeluF32::kB);
   EXPECT_TRUE(said["fit"]["r"].is_null()) << "f32's is not enumerated over real x";
+  const CommandResult row = tune("eval --op forward --activation gelu --format f32 --csv" + option("x") +
+                                 option("y") + option("mask"));
+  EXPECT_EQ(row.output, "op,rung,variant\r\nforward,default,default\r\n");
   const CommandResult norm = tune("eval --op rmsnorm_backward --format f32 --rows 8 --cols 8 --json --dy " +
                                   folder_ / "x" + " --y " + folder_ / "x" + option("rstd") + option("dx"));
-  EXPECT_EQ(norm.output, "{\"op\":\"rmsnorm_backward\",\"rung\":\"default\",\"variant\":\"default\"}\n");
+  EXPECT_EQ(parsed(norm),
+            (nlohmann::json{{"op", "rmsnorm_backward"}, {"rung", "default"}, {"variant", "default"}}));
 }
 
 TEST_F(Eval, AFullDiskAndAMissingDriverAreTheEnvironments) {
