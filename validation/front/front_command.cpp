@@ -11,6 +11,7 @@
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "validation/front/front.h"
+#include "validation/front/gated_pairs.h"
 #include "validation/softmax/code.h"
 #include "validation/softmax/rows.h"
 #include "validation/softmax/stores.h"
@@ -67,11 +68,15 @@ bool front(const Arguments& arguments) {
     }
   }
   const std::vector<FrontRow> rows = front_of(f, std::move(stores), distributions, kRankBy);
-  const std::string json = front_json(f, rows).dump(1) + "\n";
+  const std::vector<PairRow> pairs = pair_rows(f, distributions, kRankBy);
+  nlohmann::ordered_json result = front_json(f, rows);
+  if (!pairs.empty()) result["gated_pairs"] = pairs_json(pairs);
+  const std::string json = result.dump(1) + "\n";
   kernels::write_file(arguments.out.empty() ? fmt::format("out/front/{}.json", f.name) : arguments.out, json);
-  fmt::print("{}", arguments.json ? json : front_text(f, rows));
+  fmt::print("{}", arguments.json ? json : front_text(f, rows) + pairs_text(pairs));
   bool all = true;
   for (const FrontRow& row : rows) all = holds(row) && all;
+  for (const PairRow& row : pairs) all = holds(row.slope) && all;
   return all;
 }
 

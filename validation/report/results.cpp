@@ -145,8 +145,11 @@ StoreSweep read_product(const Node& node, const std::string& file) {
   const Node counts = node["counts"];
   const std::int64_t numbers = patterns_of(node["format"]), pairs = counts["pairs"].count();
   if (pairs != numbers * numbers) counts["pairs"].fail("are not all pairs of the format");
-  SweptStore store{counts["wrong_special"].count() + counts["wrong_da"].count(), node["T"]["bound"].real(),
-                   node["claims"]["T"].real(), {}, {}};
+  SweptStore store{counts["wrong_special"].count() + counts["wrong_da"].count(),
+                   node["T"]["bound"].real(),
+                   node["claims"]["T"].real(),
+                   {},
+                   {}};
   if (!(store.proven > 0)) node["claims"]["T"].fail("is not positive");
   for (const Node& gate : node["gates"].items())
     store.wrong_special += !(gate["value"].real() <= gate["limit"].real());

@@ -35,7 +35,8 @@ void print_errors(const ProductErrors& errors, const ProductSubject& subject) {
 
 }  // namespace
 
-bool validate_products(const std::vector<const ProductSubject*>& subjects, const std::string& out, bool json) {
+bool validate_products(const std::vector<const ProductSubject*>& subjects, const std::string& out,
+                       bool json) {
   auto list = nlohmann::ordered_json::array();
   const bool many = subjects.size() > 1;
   bool all_hold = true;

@@ -44,8 +44,8 @@ void product_slopes(const float* a, float* slope, std::int64_t n) {
 template <class Fit, class T>
 void product_pairs(const float* f, const float* stored, const std::uint8_t* mask, float b, PairBlock& to) {
   T number[PairBlock::kSize];
-  const auto pairs = [&](const auto& ops, const auto& table, const auto& m, int i)
-                         __attribute__((always_inline)) {
+  const auto pairs = [&](const auto& ops, const auto& table, const auto& m,
+                         int i) __attribute__((always_inline)) {
     kernels::detail::store_value<false>(ops, number + i, ops.mul(ops.load(f + i), ops.constant(b)));
     const auto kept = kernels::keep_product(ops, ops.load(number + i), ops.load(stored + i), ops.constant(b));
     const auto gradients =

@@ -75,7 +75,8 @@ class Factor {
   /// Counts a block whose z are all normal and which exceeds nothing that was seen; false for others.
   bool ordinary(const PairBlock& block, std::int64_t begin) {
     if (of_.right(begin) != of_.right(begin + PairBlock::kSize - 1)) return false;
-    const auto least = static_cast<float>(least_normal_), largest = static_cast<float>(subject_.format.largest);
+    const auto least = static_cast<float>(least_normal_),
+               largest = static_cast<float>(subject_.format.largest);
     int normal = 0, wrong = 0;
     double total = 0, relative = 0, db = 0;
     const double* const value = of_.value.data() + begin;
@@ -175,8 +176,8 @@ void confirm(const PairMaximum& most, bool slope, const ProductSubject& subject)
   const DoubleBounds exact = slope ? oracle->derivative_bounds(a) : oracle->value_bounds(a);
   const double room = slope ? Reference::kDerivativeBound : Reference::kValueBound * std::fabs(most.want);
   if (most.want < exact.lo - room || most.want > exact.hi + room)
-    throw std::logic_error(fmt::format("{}: {} of {:a} is not {:a}", subject.name, slope ? "f'" : "f", most.a,
-                                       most.want));
+    throw std::logic_error(
+        fmt::format("{}: {} of {:a} is not {:a}", subject.name, slope ? "f'" : "f", most.a, most.want));
 }
 
 /// Beyond the infinities that JSON has no number for.
@@ -247,7 +248,8 @@ ProductErrors product_errors(const ProductSubject& subject, const std::vector<fl
   std::vector<ProductErrors> tasks(static_cast<std::size_t>((n + kFactors - 1) / kFactors));
   kernels::parallel_for(static_cast<std::int64_t>(tasks.size()), 0, [&](std::int64_t task) {
     for (std::int64_t i = task * kFactors; i < std::min(n, (task + 1) * kFactors); ++i)
-      Factor(subject, domain, factors[static_cast<std::size_t>(i)], tasks[static_cast<std::size_t>(task)]).run();
+      Factor(subject, domain, factors[static_cast<std::size_t>(i)], tasks[static_cast<std::size_t>(task)])
+          .run();
   });
   ProductErrors all;
   for (const ProductErrors& each : tasks) all.append(each);

@@ -641,10 +641,11 @@ void add_validate(CLI::App& app, int& status) {
   command->add_option("--activation", arguments->activation,
                       "Activations, a list or all: " + names + " (default: gelu)");
   command->add_option("--format", arguments->format, "Formats of y, a list or all: f32, f16, bf16");
-  command->add_option("--fit", arguments->fit,
-                      "Backward fits by the name of their header, a list, or all (default: the deployed "
-                      "ones); stores: all codes, y with its branch, and y in 8 or 4 bits; products: those of a "
-                      "gated pair's product, over all pairs of inputs");
+  command->add_option(
+      "--fit", arguments->fit,
+      "Backward fits by the name of their header, a list, or all (default: the deployed "
+      "ones); stores: all codes, y with its branch, and y in 8 or 4 bits; products: those of a "
+      "gated pair's product, over all pairs of inputs");
   command->add_option("--x", arguments->x,
                       "Which x: own (those of the format of y), f32 (every f32), all (both; default)");
   command->add_option(

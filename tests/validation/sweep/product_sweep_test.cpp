@@ -22,8 +22,8 @@ namespace {
 using Json = nlohmann::json;
 
 Json committed(const ProductSubject& subject) {
-  return Json::parse(
-      kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/sweeps/" + subject.name + ".json"));
+  return Json::parse(kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/sweeps/" +
+                                        subject.name + ".json"));
 }
 
 /// The numbers of a format from 2^exponent to twice that.

@@ -53,18 +53,19 @@ TEST_F(ValidateCommand, RefusesBadInput) {
 
 TEST_F(ValidateCommand, RefusesWhatProductsHaveNot) {
   const auto refused = [&](std::vector<std::string> more) {
-    std::vector<std::string> arguments{"--activation", "silu", "--format", "bf16",
-                                       "--fit", "silu_bf16_product", "--out", file("out")};
+    std::vector<std::string> arguments{"--activation",      "silu",  "--format", "bf16", "--fit",
+                                       "silu_bf16_product", "--out", file("out")};
     arguments.insert(arguments.end(), more.begin(), more.end());
     EXPECT_THROW(run(arguments), kernels::SpecError) << more.back();
   };
   refused({"--shard", "1/2"});
   refused({"--x", "own"});
   refused({"--activations", file("histogram")});
-  for (const auto& [activation, format, fit] :
-       {std::array{"mish", "bf16", "products"}, {"silu", "f32", "products"},
-        {"silu", "f16", "silu_bf16_product"}, {"gelu", "bf16", "silu_bf16_product"},
-        {"silu", "bf16", "silu_bf16,silu_bf16_product"}}) {
+  for (const auto& [activation, format, fit] : {std::array{"mish", "bf16", "products"},
+                                                {"silu", "f32", "products"},
+                                                {"silu", "f16", "silu_bf16_product"},
+                                                {"gelu", "bf16", "silu_bf16_product"},
+                                                {"silu", "bf16", "silu_bf16,silu_bf16_product"}}) {
     EXPECT_THROW(run({"--activation", activation, "--format", format, "--fit", fit, "--out", file("out")}),
                  kernels::SpecError)
         << activation << ' ' << format << ' ' << fit;
