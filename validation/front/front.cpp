@@ -248,37 +248,39 @@ std::map<std::string, StoreSpeed> parse_speeds(const std::string& text, const st
   node["groups"].fail(fmt::format("has no {} in bf16", f.name));
 }
 
+nlohmann::ordered_json row_json(const FrontRow& row) {
+  const Store& s = row.store;
+  nlohmann::ordered_json each{
+      {"name", s.name}, {"origin", s.origin}, {"bits_beyond", s.beyond}, {"bits_all", s.all}};
+  if (!std::isnan(s.proven)) each["proven"] = s.proven;
+  if (!s.proof.empty()) each["proof"] = s.proof;
+  if (!s.condition.empty()) each["condition"] = s.condition;
+  if (s.operations >= 0) each["operations"] = s.operations;
+  auto& under = each["under"] = nlohmann::ordered_json::array();
+  for (const StoreUnder& u : row.under) {
+    under.push_back({{"x", u.x},
+                     {"greatest", u.greatest},
+                     {"at", u.at},
+                     {"rms", u.rms},
+                     {"bias", u.bias},
+                     {"shrinkage", u.shrinkage}});
+  }
+  if (s.speed) {
+    const auto ratio = [](const Ratio& r) {
+      return nlohmann::ordered_json{{"median", r.median}, {"low", r.low}, {"high", r.high}};
+    };
+    each["speed"] = {{"forward", ratio(s.speed->forward)}, {"backward", ratio(s.speed->backward)}};
+  }
+  if (!row.dominated_by.empty()) each["dominated_by"] = row.dominated_by;
+  return each;
+}
+
 nlohmann::ordered_json front_json(const std::string& name, const std::vector<FrontRow>& rows) {
   nlohmann::ordered_json json{{"schema", kFrontSchema},
                               {"activation", name},
                               {"x_format", "bf16"},
                               {"stores", nlohmann::ordered_json::array()}};
-  for (const FrontRow& row : rows) {
-    const Store& s = row.store;
-    nlohmann::ordered_json each{
-        {"name", s.name}, {"origin", s.origin}, {"bits_beyond", s.beyond}, {"bits_all", s.all}};
-    if (!std::isnan(s.proven)) each["proven"] = s.proven;
-    if (!s.proof.empty()) each["proof"] = s.proof;
-    if (!s.condition.empty()) each["condition"] = s.condition;
-    if (s.operations >= 0) each["operations"] = s.operations;
-    auto& under = each["under"] = nlohmann::ordered_json::array();
-    for (const StoreUnder& u : row.under) {
-      under.push_back({{"x", u.x},
-                       {"greatest", u.greatest},
-                       {"at", u.at},
-                       {"rms", u.rms},
-                       {"bias", u.bias},
-                       {"shrinkage", u.shrinkage}});
-    }
-    if (s.speed) {
-      const auto ratio = [](const Ratio& r) {
-        return nlohmann::ordered_json{{"median", r.median}, {"low", r.low}, {"high", r.high}};
-      };
-      each["speed"] = {{"forward", ratio(s.speed->forward)}, {"backward", ratio(s.speed->backward)}};
-    }
-    if (!row.dominated_by.empty()) each["dominated_by"] = row.dominated_by;
-    json["stores"].push_back(each);
-  }
+  for (const FrontRow& row : rows) json["stores"].push_back(row_json(row));
   return json;
 }
 

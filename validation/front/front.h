@@ -108,6 +108,7 @@ std::vector<FrontRow> front_of(const FrontDomain& domain, std::vector<Store> sto
 std::map<std::string, StoreSpeed> parse_speeds(const std::string& text, const std::string& file,
                                                const SweptActivation& f);
 
+nlohmann::ordered_json row_json(const FrontRow& row);
 nlohmann::ordered_json front_json(const std::string& name, const std::vector<FrontRow>& rows);
 /// The same as a Markdown table.
 std::string front_text(const std::string& name, const std::vector<FrontRow>& rows);

@@ -16,6 +16,7 @@
 #include "kernels/support/progress.h"
 #include "kernels/support/suggestion.h"
 #include "validation/front/front.h"
+#include "validation/front/gated_pairs.h"
 #include "validation/front/header_points.h"
 #include "validation/softmax/code.h"
 #include "validation/softmax/rows.h"
@@ -75,12 +76,22 @@ void add_speeds(const Arguments& arguments, const SweptActivation& f, std::vecto
     if (const auto known = speeds.find(store.name); known != speeds.end()) store.speed = known->second;
 }
 
+bool in_markdown(const Arguments& arguments) {
+  return arguments.markdown || !kernels::is_terminal(STDOUT_FILENO);
+}
+
 // On a terminal a table that fits, elsewhere Markdown, from which pages are made.
 std::string shown(const Arguments& arguments, const std::string& name, const std::vector<FrontRow>& rows,
                   std::size_t rank_by) {
-  return arguments.markdown || !kernels::is_terminal(STDOUT_FILENO)
+  return in_markdown(arguments)
              ? front_text(name, rows)
              : front_table(name, rows, rank_by, kernels::columns_of(STDOUT_FILENO));
+}
+
+// The pairs' table is wider than a terminal.
+std::string shown(const Arguments& arguments, const std::vector<PairRow>& pairs, const std::string& file) {
+  if (pairs.empty() || in_markdown(arguments)) return pairs_text(pairs);
+  return fmt::format("gated pairs: {} stores, in {}; --markdown prints them\n", pairs.size(), file);
 }
 
 // The domain and its stores, ours or the header's first.
@@ -106,15 +117,21 @@ bool front(const Arguments& arguments) {
         Distribution::parse(kernels::read_file(arguments.histogram), arguments.histogram));
   auto [domain, stores] = subject_of(arguments);
   const std::vector<FrontRow> rows = front_of(domain, std::move(stores), distributions, kRankBy);
-  const nlohmann::ordered_json result = front_json(domain.name, rows);
-  kernels::write_file(arguments.out.empty() ? fmt::format("out/front/{}.json", domain.name) : arguments.out,
-                      result.dump(1) + "\n");
+  std::vector<PairRow> pairs;
+  if (arguments.header.empty())
+    pairs = pair_rows(activation_named(arguments.activation), distributions, kRankBy);
+  nlohmann::ordered_json result = front_json(domain.name, rows);
+  if (!pairs.empty()) result["gated_pairs"] = pairs_json(pairs);
+  const std::string file =
+      arguments.out.empty() ? fmt::format("out/front/{}.json", domain.name) : arguments.out;
+  kernels::write_file(file, result.dump(1) + "\n");
   if (arguments.form)
     kernels::print_result(arguments.form, result, "stores");
   else
-    fmt::print("{}", shown(arguments, domain.name, rows, kRankBy));
+    fmt::print("{}", shown(arguments, domain.name, rows, kRankBy) + shown(arguments, pairs, file));
   bool all = true;
   for (const FrontRow& row : rows) all = holds(row) && all;
+  for (const PairRow& row : pairs) all = holds(row.slope) && all;
   return all;
 }
 

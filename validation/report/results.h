@@ -42,8 +42,8 @@ struct SweepResult {
   std::vector<SweptDomain> domains;
 };
 
-/// A store in place of y and a bit, over every x of its format, of a gated pair over every pair; of a dithered
-/// code its bias too.
+/// A store in place of y and a bit, over every x of its format, of a gated pair over every pair; of a
+/// dithered code its bias too.
 struct SweptStore {
   std::int64_t wrong_special = 0;
   double total = 0, proven = 0;  // bounds of T: from the sweep, and of the header

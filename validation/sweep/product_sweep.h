@@ -4,7 +4,8 @@
 //   T         max |g(s, m) - f'(a)|, s = RN_f32(z / b)
 //   relative  max (|s - f(a)| - kAbsolute) / |f(a)|, which the header claims to be at most kRelative
 //   db        max |s - f(a)| / max(1, |f(a)|): the error of b's gradient at dz = 1
-// T and relative are over the kinds of pairs for which the header claims them, db over those and products of 0.
+// T and relative are over the kinds of pairs for which the header claims them, db is over these and products
+// of 0.
 //
 // Each pair is of one kind:
 //   normal       |z| is above the least normal number
@@ -19,13 +20,13 @@
 //   special      a or b is no finite number
 //
 // The figures of `normal` do not depend on the exponent of b. Let b = +-2^e q with 1 <= q < 2. Rounding
-// commutes with powers of two while results are normal, and with signs always: z = +-2^e RN_T(RN_f32(f q)), so
-// that s = RN_f32(RN_T(RN_f32(f q)) / q), in which e does not occur. A subnormal b has such a q, too. So the b
-// of one binade, as far as they make z normal, find all of T (ProductSweep.OneBinadeOfBHasItAll in the tests);
-// here all b are tried all the same.
+// commutes with powers of two while results are normal, and with signs always: z = +-2^e RN_T(RN_f32(f q)),
+// so that s = RN_f32(RN_T(RN_f32(f q)) / q), in which e does not occur. A subnormal b has such a q, too. So
+// the b of one binade, as far as they make z normal, find all of T (ProductSweep.OneBinadeOfBHasItAll in the
+// tests); here all b are tried all the same.
 //
-// The least normal number itself counts as subnormal, because a product below it may round to it, by more than
-// u / (1 + u) of itself.
+// The least normal number itself counts as subnormal, because a product below it may round to it, by more
+// than u / (1 + u) of itself.
 //
 // f and f' are those of the double reference (validation/exact/reference.h), and MPFR has the last word at
 // the worst pairs.

@@ -16,6 +16,7 @@
 #include "kernels/support/files.h"
 #include "tests/validation/command_fixture.h"
 #include "validation/front/front_command.h"
+#include "validation/front/gated_pairs.h"
 #include "validation/softmax/stores.h"
 
 namespace outgrad::validation {
@@ -90,6 +91,49 @@ TEST(Front, ADitheredCodeIsUnbiasedWithTheRmsOfAUniformError) {
       EXPECT_NEAR(under.shrinkage, 1, 0x1p-16);
     }
   }
+}
+
+// The bits of the three ways, proven bounds that hold and are come near to, and who is exact in what.
+void expect_pairs(const SweptActivation& f) {
+  const std::vector<PairRow> rows = pair_rows(f, usual_distributions(), kSigma1);
+  ASSERT_EQ(rows.size(), 3u);
+  const PairRow &recompute = rows[0], &output = rows[1], &e4m3 = rows[2];
+  for (const PairRow& row : rows) {
+    SCOPED_TRACE(std::string(f.name) + ", " + row.slope.store.name);
+    EXPECT_EQ(row.slope.store.all, row.slope.store.beyond + row.next);
+    for (const StoreUnder& under : row.slope.under) {
+      EXPECT_LE(under.greatest, row.slope.store.proven);
+      EXPECT_GE(under.greatest, 0.4 * row.slope.store.proven);
+      EXPECT_LE(under.rms, under.greatest);
+      EXPECT_LE(std::fabs(under.bias), under.rms);
+      EXPECT_NEAR(under.shrinkage, 1, 0.01);
+    }
+  }
+  EXPECT_EQ(recompute.slope.store.all, 32);
+  EXPECT_EQ(output.slope.store.beyond, 17);
+  EXPECT_EQ(e4m3.slope.store.all, 16);
+  // f in db: fp32's rounding, bf16's, e4m3's with |f'| up to 1.13
+  EXPECT_LE(recompute.value, 2.8e-7);
+  EXPECT_NEAR(output.value, 0x1p-8 / (1 + 0x1p-8), 1e-5);
+  EXPECT_GT(e4m3.value, 1.0 / 17);
+  EXPECT_LT(e4m3.value, 2.0 / 17);
+  EXPECT_EQ(recompute.factor + recompute.product + output.factor + output.product, 0);
+  EXPECT_GT(e4m3.product, e4m3.value);
+  EXPECT_LT(recompute.slope.under[kSigma1].rms, 1e-3 * output.slope.under[kSigma1].rms);
+  EXPECT_LT(output.slope.under[kSigma1].rms, 0.5 * e4m3.slope.under[kSigma1].rms);
+  EXPECT_EQ(pairs_json(rows).size(), 3u);
+  EXPECT_EQ(pairs_json(rows)[1]["bits_next"], 16);
+}
+
+TEST(Front, GatedPairsAreWithinTheirBounds) {
+  expect_pairs(kSilu);
+  EXPECT_TRUE(pair_rows(*swept_activation("sigmoid"), usual_distributions(), kSigma1).empty());
+  EXPECT_EQ(pairs_text({}), "");
+}
+
+TEST(Front, NightlyGatedPairsOfGeluAreWithinTheirBounds) {
+  expect_pairs(kGelu);
+  expect_pairs(*swept_activation("gelu_tanh"));
 }
 
 // Made-up stores with a constant error.

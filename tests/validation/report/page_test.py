@@ -48,8 +48,8 @@ KEYS = {
     "domains/0/T_dx domains/0/T_over_O domains/0/forward/max_ulp domains/0/foreign/0/T "
     "domains/0/curve/bin_width domains/0/curve/rows",
     "sweeps/gelu_code_bf16.json": "domains/0/T domains/1/proven/T domains/9/bias/bound domains/0/under/0/rms",
-    "sweeps/silu_bf16_product.json": "format subject counts/pairs claims/T claims/O claims/relative T/max T/bound "
-    "relative/bound",
+    "sweeps/silu_bf16_product.json": "format subject counts/pairs claims/T claims/O claims/relative T/max "
+    "T/bound relative/bound",
     "fits/gelu_f16.json": "schema name kind spec_sha256 class pieces pieces/3/certified pieces/3/lower_bound",
     "stability/checkpoint.json": "schema source options/tau norms norms/0/name norms/0/columns "
     "norms/0/classes/degraded norms/0/policy/name norms/0/bounds/recommended norms/0/channels/rho "

@@ -71,8 +71,8 @@ TEST(Shipped, ListsEveryCommittedBackwardHeader) {
     const std::string name = entry.path().stem().string();
     const bool other = name.find("_forward") != std::string::npos || name.starts_with("tuned_") ||
                        entry.path().extension() != ".h";
-    // No kernel runs gelu_f32_rel; the error of a y in MXFP8 depends on its block, and direct tables in 8 bits
-    // have few entries: `check` goes through these.
+    // No kernel runs gelu_f32_rel; the error of a y in MXFP8 depends on its block, and direct tables in 8
+    // bits have few entries: `check` goes through these.
     const bool checked = name == "gelu_f32_rel" ||
                          std::ranges::any_of(std::array{"_e4m3", "_e5m2", "_mxfp8"}, [&](const char* format) {
                            return name.find(format) != std::string::npos;

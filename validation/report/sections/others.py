@@ -230,9 +230,9 @@ def bits(results: Results) -> list[dict]:
             [store_row(sweep, store) for sweep in results.store_sweeps for store in sweep.domains]))
     if results.product_sweeps:
         blocks.append(table(
-            "Gated pairs act(a) b of which the product, b and a bit are kept, over every pair (a, b) of the "
-            "format: the largest error of act'(a), beside the bound that is proven for all reals and the least "
-            "that any function of what is kept can have, and the relative error of product / b.",
+            "Gated pairs act(a) b of which the product, b and a bit are kept, over every pair (a, b) of "
+            "the format: the largest error of act'(a), beside the bound that is proven for all reals and "
+            "the least that any function of what is kept can have, and the relative error of product / b.",
             results.commands["products"],
             ["<header", "<a and b in", "pairs", "largest error\nproven", "largest error\nfound",
              "found / proven", "least possible\nproven", "product / b\nproven", "product / b\nfound"],
