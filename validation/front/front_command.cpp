@@ -83,9 +83,8 @@ bool in_markdown(const Arguments& arguments) {
 // On a terminal a table that fits, elsewhere Markdown, from which pages are made.
 std::string shown(const Arguments& arguments, const std::string& name, const std::vector<FrontRow>& rows,
                   std::size_t rank_by) {
-  return in_markdown(arguments)
-             ? front_text(name, rows)
-             : front_table(name, rows, rank_by, kernels::columns_of(STDOUT_FILENO));
+  return in_markdown(arguments) ? front_text(name, rows)
+                                : front_table(name, rows, rank_by, kernels::columns_of(STDOUT_FILENO));
 }
 
 // The pairs' table is wider than a terminal.
