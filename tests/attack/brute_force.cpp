@@ -158,7 +158,7 @@ class Judgement {
         // The two maxima were not seen at the same point, while the header's claim bounds their sum.
         claim("kAB", both, claims_.ab);
       }
-      if (claims_.masked) {
+      if (claims_.masked && !claims_.product) {
         Peak coordinate;
         float at = 0;
         coordinate.value = library_.coordinate_error(claims_, at);
@@ -176,6 +176,7 @@ class Judgement {
       if (kind == "oracle")
         require(!exceeds(entry_error.value, truth_.oracle), "kClass", entry_error.value, truth_.oracle);
     }
+    if (claims_.product) return product(total);
     if (format == "f32") return;
     claim("kT", total, claims_.t);
     claim("kR", regret, claims_.r);
@@ -188,6 +189,17 @@ class Judgement {
     if (kind == "ulp" && !direct)
       require(!exceeds(ulps.value, bound), "kClass", ulps.value, bound,
               {static_cast<float>(ulps.at), 0, ulps.m});
+  }
+
+  // T over the balls of the y that were looked at. kO is a lower bound, and the y whose ball just reaches the
+  // minimum, which is among these, has the longest range.
+  void product(const Peak& total) {
+    const ProductBall ball = *product_ball(claims_.product);
+    require(claims_.relative >= ball.relative, "kRelative", ball.relative, claims_.relative);
+    require(claims_.absolute >= ball.absolute, "kAbsolute", ball.absolute, claims_.absolute);
+    claim("kT", total, claims_.t);
+    require(!(claims_.o > truth_.oracle * (1 + kOracleRoom)), "kO", truth_.oracle, claims_.o);
+    sight.shares["kO"] = claims_.o / truth_.oracle;
   }
 
   void limit(const Point& point, const Known& known, double g) {
@@ -510,6 +522,7 @@ const Truth& Library::truth(const Claims& claims) {
   const std::string activation = text_of(claims.activation), function = text_of(claims.function);
   const std::string format = code                                   ? "code"
                              : claims.kind == Claims::Kind::forward ? "f32"
+                             : claims.product                       ? "product_" + text_of(claims.product)
                                                                     : text_of(claims.format);
   auto& truth = truths_[{activation, function, format, backward}];
   if (!truth)
@@ -550,6 +563,9 @@ std::vector<Falsehood> judge_subject(Library& library, const Claims& claims) {
       (claims.kind == Claims::Kind::backward &&
        (format == "f32" || format == "mxfp8" || format == "f16_parity" || format == "bf16_parity"));
   if (!known_format) return {{"kFormat", 0, 0, 0, true}};
+  if (claims.product && (claims.kind != Claims::Kind::backward || format != "f32" || !claims.masked ||
+                         !product_ball(claims.product)))
+    return {{"kProduct", 0, 0, 0, true}};
   try {
     const Curve& curve = library.curve(activation, function);
     if (!name_fits(activation, curve.formula())) return {{"kActivation", 0, 0, 0, true}};

@@ -97,6 +97,39 @@ TEST(Gate, NightlyTheClaimsOfCodesAreJudged) {
   }
 }
 
+// The same of a quotient's header: T over the balls of its y, what is claimed of these, and the least error.
+TEST(Gate, NightlyTheClaimsOfProductsAreJudged) {
+  const auto library = std::make_shared<Library>();
+  for (const auto& [place, claim] : {std::pair{"kT", "kT"},
+                                     {"kO", "kO"},
+                                     {"kRelative", "kRelative"},
+                                     {"kAbsolute", "kAbsolute"},
+                                     {"kTMin", "kT"},
+                                     {"row 2, word 1", "kT"},
+                                     {"kProduct", "kProduct"}}) {
+    Options options = options_of(place);
+    options.checker = accept_all;
+    options.library = library;
+    const std::string header = "silu_f16_product";
+    const HeaderResult result =
+        attack_header(header, committed(header), {committed("gelu_bf16_product")}, options);
+    EXPECT_EQ(result.baseline, "") << place;
+    bool named = false;
+    for (const MutantFailure& failure : result.failures)
+      named = named || failure.why.find(claim) != std::string::npos;
+    EXPECT_TRUE(named) << place;
+    for (const char* seen : {"kT", "kO"}) {
+      EXPECT_GT(result.shares.at(seen), 0.99) << seen;
+      EXPECT_LE(result.shares.at(seen), 1) << seen;
+    }
+    options.checker = check_text;
+    EXPECT_EQ(
+        attack_header(header, committed(header), {committed("gelu_bf16_product")}, options).total().survived,
+        0)
+        << place;
+  }
+}
+
 // A comment that ends in a backslash and a blank: g++ and clang++ join it with the next line, a reader that
 // does not sees a row that is not there.
 TEST(Gate, NightlyACommentThatSwallowsARowIsFalse) {

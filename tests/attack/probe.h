@@ -143,6 +143,9 @@ void claims_of(Claims* claims) {
   OUTGRAD_CLAIM(ulp, kUlp);
   OUTGRAD_CLAIM(ulp_from, kUlpFrom);
   OUTGRAD_CLAIM(core_a, kCoreA);
+  OUTGRAD_CLAIM(product, kProduct);
+  OUTGRAD_CLAIM(relative, kRelative);
+  OUTGRAD_CLAIM(absolute, kAbsolute);
   OUTGRAD_CLAIM(fit, kFit);
   OUTGRAD_CLAIM(lo, kLo);
   OUTGRAD_CLAIM(hi, kHi);

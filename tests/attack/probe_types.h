@@ -34,7 +34,8 @@ inline constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
 struct Claims {
   enum class Kind { backward, table, forward, rounded, code, fp8 } kind = Kind::backward;
   const char *name = nullptr, *activation = nullptr, *function = nullptr, *format = nullptr,
-             *accuracy = nullptr, *entry_format = nullptr, *fit = nullptr, *code = nullptr;
+             *accuracy = nullptr, *entry_format = nullptr, *fit = nullptr, *code = nullptr,
+             *product = nullptr;
   bool masked = true, plain = false, exact_limits = false, has_left = false, has_right = false,
        right_both = false, has_tail = false, levels = false;
   int operations = -1, index_operations = -1, core_first = -1;
@@ -42,7 +43,7 @@ struct Claims {
          right_s = kAbsent;
   double x_star = kAbsent, x_min = kAbsent, x_max = kAbsent, end = kAbsent;
   double a = kAbsent, k = kAbsent, b = kAbsent, ab = kAbsent, t = kAbsent, o = kAbsent, r = kAbsent,
-         ulp = kAbsent, ulp_from = kAbsent, core_a = kAbsent;
+         ulp = kAbsent, ulp_from = kAbsent, core_a = kAbsent, relative = kAbsent, absolute = kAbsent;
   double lo = kAbsent, hi = kAbsent, g = kAbsent, bias = kAbsent;
   // of codes
   double exact[8] = {kAbsent, kAbsent, kAbsent, kAbsent, kAbsent, kAbsent, kAbsent, kAbsent},

@@ -377,11 +377,71 @@ void add_limits(const Curve& curve, Truth& truth) {
 
 }  // namespace
 
+std::optional<ProductBall> product_ball(const std::string& format) {
+  if (format != "f16" && format != "bf16") return {};
+  const double u = format == "f16" ? 0x1p-11 : 0x1p-8;
+  return ProductBall{u / (1 + u) + 0x1p-21, 0x1p-22};  // of the rounding, and what fp32 adds
+}
+
+namespace {
+
+constexpr const char* kProductPrefix = "product_";
+
+// f(x) of the x that y is just within reach of, from below or from above.
+Real source(const ProductBall& ball, double y, int sign) {
+  const Real w = Real(y) + sign * Real(ball.absolute);
+  return w / (1 + ((w > 0) == (sign > 0) ? -Real(ball.relative) : Real(ball.relative)));
+}
+
+// The strata of f32, and the y around the one whose ball just reaches the minimum.
+std::vector<float> quotients(const Curve& curve, const ProductBall& ball, bool m) {
+  std::vector<float> at = strata(curve, m);
+  const double star = static_cast<double>(curve.y_star()),
+               touching = star * (1 - ball.relative) + ball.absolute;
+  constexpr int kAround = 32;
+  for (int k = -kAround; k <= kAround; ++k)
+    at.push_back(static_cast<float>(star + (touching - star) * k / kAround));
+  float near = static_cast<float>(touching);
+  for (int k = 0; k < kAround; ++k) near = std::nextafter(near, -1e9f);
+  for (int k = 0; k < 2 * kAround; ++k) at.push_back(near), near = std::nextafter(near, 1e9f);
+  std::sort(at.begin(), at.end());
+  return at;
+}
+
+void add_quotients(const Curve& curve, const ProductBall& ball, bool m, Truth& truth) {
+  double near_low = curve.first_guess(-1, m), near_high = near_low, near = near_low;
+  for (const float y : quotients(curve, ball, m)) {
+    const auto at = static_cast<double>(y);
+    const Curve::Preimage low = curve.preimage(source(ball, at, -1), m, near_low),
+                          high = curve.preimage(source(ball, at, 1), m, near_high);
+    if (high.before || (low.beyond && high.beyond)) continue;
+    Known known;
+    known.stored = true;
+    range_between(curve, low, high, known);
+    Point point;
+    point.at = y, point.m = m;
+    if (const Curve::Preimage x = curve.preimage(Real(y), m, near); !x.before && !x.beyond) {
+      known.sloped = point.traced = true;
+      known.slope = x.slope, point.root = true_root(curve, at);
+    }
+    truth.points.push_back(point);
+    truth.known.push_back(known);
+    truth.oracle = std::max(truth.oracle, (known.high - known.low) / 2);
+  }
+}
+
+}  // namespace
+
 Truth backward_truth(const Curve& curve, const std::string& format) {
   Truth truth;
   truth.left_limit = static_cast<double>(curve.formula().at(Real(-curve.end())).slope);
   truth.right_limit = static_cast<double>(curve.formula().at(Real(curve.end())).slope);
   if (codes_of(format) == 1u << 16 || format == "mxfp8") add_limits(curve, truth);
+  if (format.starts_with(kProductPrefix)) {
+    for (const bool m : {true, false})
+      add_quotients(curve, *product_ball(format.substr(std::string(kProductPrefix).size())), m, truth);
+    return truth;
+  }
   if (format == "f32") {
     for (const bool m : {true, false}) {
       if (!m && !curve.masked()) break;

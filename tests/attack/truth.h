@@ -84,8 +84,17 @@ struct Truth {
   double left_limit = 0, right_limit = 0;  ///< of f'
 };
 
+/// What stands for the x of a y that is the quotient of a product rounded to a format (kernels/product.h):
+/// f(x) is within relative |f(x)| + absolute of it.
+struct ProductBall {
+  double relative, absolute;
+};
+/// Of f16 and bf16; none for another format.
+std::optional<ProductBall> product_ball(const std::string& format);
+
 /// For a backward header: every stored y of f16, bf16, e4m3, e5m2 or mxfp8 with either bit, and the midpoints
-/// between them; for f32, strata. Throws std::invalid_argument for another format.
+/// between them; for f32, strata, and for "product_f16" and "product_bf16" these with the x of their balls,
+/// and the y whose ball just reaches the minimum. Throws std::invalid_argument for another format.
 Truth backward_truth(const Curve& curve, const std::string& format);
 
 /// For a forward header: every x of a 16-bit format; for f32, strata. `slope` is f(x), and `low` and `high`
