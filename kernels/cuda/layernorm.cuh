@@ -83,14 +83,14 @@ cudaError_t launch_dropout_add_norm_backward(const T* dy, const T* y, const T* d
 
 // y, rstd and x^ as launch_norm_forward gives them, and beside them y's codes and their scales, a.kept, with
 // a Store of kernels/norm_store.h. The contract is that of norm_forward_8bit of kernels/host/norm_store.h,
-// without a given scale. `workspace` has norm_forward_workspace(code_scales<Store>, rows) words, whose content
-// does not matter. With a scale for the tensor, y must not overlap x. cudaErrorInvalidValue also for an n that
-// is no whole number of groups.
+// without a given scale. `workspace` has norm_forward_workspace(code_scales<Store>, rows) words, whose
+// content does not matter. With a scale for the tensor, y must not overlap x. cudaErrorInvalidValue also for
+// an n that is no whole number of groups.
 template <Norm N, class Store, class T, class Schedule = DefaultGpuNormSchedule>
 cudaError_t launch_norm_forward_8bit(NormForwardArrays<T> a, float* workspace, cudaStream_t stream);
 
-// launch_norm_backward from the codes and scales in a.kept, in place of y. Values are not checked: a scale that
-// does not hold gives gradients without a meaning.
+// launch_norm_backward from the codes and scales in a.kept, in place of y. Values are not checked: a scale
+// that does not hold gives gradients without a meaning.
 template <Norm N, class Store, class T, class Schedule = DefaultGpuNormSchedule>
 cudaError_t launch_norm_backward_8bit(const NormBackwardArrays<T>& a, const NormBackwardColumns& of,
                                       cudaStream_t stream);

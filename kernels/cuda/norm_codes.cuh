@@ -205,7 +205,8 @@ struct OutputSource<T, void> : PlainSources<T> {
 };
 
 // y in fp32 from what is kept of it: of an octet that was loaded, at element `at` of the row that begins at
-// element `at_row`, or of one element. Groups are whole in a row, so their scales are counted as elements are.
+// element `at_row`, or of one element. Groups are whole in a row, so their scales are counted as elements
+// are.
 template <class T, class Store>
 struct KeptOutput {
   using Scale = typename Store::Scale;

@@ -225,7 +225,8 @@ inline NormWorkspace norm_workspace_at(u64 address, i64 n) {
           aligned + (kColumnArrays + 1) * padded};
 }
 
-// fp32 words of scratch for a norm's forward: of one scale for the tensor alone, its amax and the rows' means.
+// fp32 words of scratch for a norm's forward: of one scale for the tensor alone, its amax and the rows'
+// means.
 inline i64 norm_forward_workspace(CodeScales scales, i64 rows) {
   return scales == CodeScales::of_tensor ? 1 + rows : 0;
 }
@@ -653,8 +654,8 @@ struct NormTask {
   // in a backward: gamma and beta are, to 16 bytes, so that its kernel may make the columns' constants itself
   bool aligned = true;
   bool drops = false;  // dropout of dz, in a backward
-  // y is kept in 8 bits: at scales of groups, or at one of the tensor, with which the codes of a forward take a
-  // launch of their own
+  // y is kept in 8 bits: at scales of groups, or at one of the tensor, with which the codes of a forward take
+  // a launch of their own
   CodeScales codes = CodeScales::none;
 
   bool prepared() const { return side || !aligned; }

@@ -942,7 +942,8 @@ void Cuda::bias_gelu_backward(BiasOf of) const {
 
 namespace {
 
-// What a norm keeps in place of y: the type of its store, empty for y itself, and which elements share a scale.
+// What a norm keeps in place of y: the type of its store, empty for y itself, and which elements share a
+// scale.
 struct NormKept {
   std::string store;
   kernels::cuda::CodeScales scales = kernels::cuda::CodeScales::none;

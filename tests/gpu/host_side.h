@@ -63,7 +63,8 @@ struct NormResult {
 template <class T>
 NormResult<T> host_norm(bool layer, bool residual, i64 rows, i64 n);
 
-// The same with y kept in 8 bits, and the backward from its codes. Codes and scales as words, which they fill.
+// The same with y kept in 8 bits, and the backward from its codes. Codes and scales as words, which they
+// fill.
 template <class T>
 struct StoredNormResult {
   std::vector<T> y, dx;

@@ -1,6 +1,6 @@
-// The norms' CUDA kernels that keep y in 8 bits, run thread by thread on the host (tests/kernels/gpu_stand_in/),
-// give the bits of the host's (kernels/host/norm_store.h): y, codes, scales, rstd and x^, and the gradients from
-// codes.
+// The norms' CUDA kernels that keep y in 8 bits, run thread by thread on the host
+// (tests/kernels/gpu_stand_in/), give the bits of the host's (kernels/host/norm_store.h): y, codes, scales,
+// rstd and x^, and the gradients from codes.
 #include <cstring>
 
 #include "kernels/host/norm_store.h"
@@ -214,7 +214,8 @@ using Given = testing::Types<Of<Norm::layer, NormE4m3, BF16>, Of<Norm::rms, Norm
 #endif
 TYPED_TEST_SUITE(StandInNormStore, Given);
 
-// Rows in registers of one warp and of several, groups at a row's end, tensors off by an element, side channels.
+// Rows in registers of one warp and of several, groups at a row's end, tensors off by an element, side
+// channels.
 TYPED_TEST(StandInNormStore, BitsAreTheHosts) {
   std::vector<Case> cases = small_cases();
   for (const i64 n : {32, 96, 192, 1056, 2112}) {

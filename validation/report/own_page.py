@@ -63,8 +63,8 @@ def named(own: dict, m: bool) -> tuple[str, str]:
 
 # ---- plots
 
-# What is left of the minimum has no room beside y up to 8. In the coordinate of the polynomials, s =
-# sqrt(y - y*) with the sign of the branch, both branches are one curve; the axis has the names of y all the same.
+# What is left of the minimum has no room beside y up to 8. In the coordinate of the polynomials, s = sqrt(y -
+# y*) with the sign of the branch, both branches are one curve; the axis has the names of y all the same.
 
 
 def lowest(own: dict) -> float:
@@ -227,10 +227,12 @@ def proofs(own: dict) -> dict:
 
 def section(own: dict) -> dict:
     limit = f", for |x| <= {own['x_limit']:g}" if own["x_limit"] else ""
-    shown = ("The gradient as it is computed from y; how far it is from f' at worst; and the ranges of f' that "
-             "the stored y next to the worst stand for.") if own["around_worst"] else (
-                 "The gradient as it is computed from y, and its error at samples of x: in f32 the stored y are "
-                 "too many to list, and the bound is proven.")
+    if own["around_worst"]:
+        shown = ("The gradient as it is computed from y; how far it is from f' at worst; and the ranges of "
+                 "f' that the stored y next to the worst stand for.")
+    else:
+        shown = ("The gradient as it is computed from y, and its error at samples of x: in f32 the stored y "
+                 "are too many to list, and the bound is proven.")
     meanings = {name.replace("AB", "A + B"): text for name, text in SYMBOLS.items() if name in own["claims"]}
     blocks = [paragraph(f"f(x) = `{own['function']}`, y in {own['format']}{limit}."),
               figure(shown, f"./outgrad plot {own['file']}", plots(own)), proofs(own), definitions(meanings)]

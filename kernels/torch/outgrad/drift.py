@@ -12,9 +12,10 @@ A tensor on the CPU is there for free: in eager mode its values are compared in 
 and nothing is ever NaN.
 
 The kernels of norms from 8 bits test nothing, because a channel's limit depends on all channels that share a
-scale. Their values are compared after each step of an optimizer, before a pass meets them, and nothing is ever
-NaN; on a GPU that is one wait for the device in a step, however many norms there are. Who changes gamma or beta
-by hand there calls choose_again(). In a compiled pass a change by hand that loses a channel is an error.
+scale. Their values are compared after each step of an optimizer, before a pass meets them, and nothing is
+ever NaN; on a GPU that is one wait for the device in a step, however many norms there are. Who changes gamma
+or beta by hand there calls choose_again(). In a compiled pass a change by hand that loses a channel is an
+error.
 """
 
 import itertools

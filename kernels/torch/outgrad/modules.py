@@ -296,7 +296,7 @@ class _Norm(_Base):
         return functional.chosen_channels(weight, bias, dtype, self.tau, self.store, margin)
 
     def has_moved(self):
-        """Whether a channel that was not found needs a side buffer now, as a tensor where the parameters are."""
+        """Whether a channel that was not found needs a side buffer now: a tensor where the parameters are."""
         _, weight, bias, *_ = self._arguments()
         found = self._outgrad_found
         weight, bias = (None if p is None else _whole(p.detach()) for p in (weight, bias))

@@ -557,7 +557,8 @@ std::vector<float> parameters_in(const std::string& symbol, const void* paramete
 const float* data_of(const std::vector<float>& values) { return values.empty() ? nullptr : values.data(); }
 
 // The last arguments of a norm's template, before its store: whether it drops and, of a forward, whether it
-// stores the sum. A launch whose arguments say something else would read or write through a null pointer on a device.
+// stores the sum. A launch whose arguments say something else would read or write through a null pointer on a
+// device.
 void expect_instance(const std::string& symbol, bool drops, bool forward, bool stores) {
   const std::size_t end = symbol.find("EvEEv");  // behind it is the store: none
   const std::string want =
@@ -684,8 +685,8 @@ void norm_backward(const std::string& symbol, bool layer, kernels::cuda::NormBac
   if (drops) drop(a.dx, static_cast<T*>(a.dropout.dx), a.rows * a.n, a.dropout.seed, a.dropout.rule);
 }
 
-// A norm's forward with codes. Those at a scale of the tensor are norm_encode's, which finds here what it is to
-// take on the device: the means, and an amax that was 0 before this and is none of a tensor's after it.
+// A norm's forward with codes. Those at a scale of the tensor are norm_encode's, which finds here what it is
+// to take on the device: the means, and an amax that was 0 before this and is none of a tensor's after it.
 constexpr kernels::u32 kFoundAmax = 0xffffffffu;
 template <class T>
 void norm_forward_8bit(const std::string& symbol, bool layer, const kernels::cuda::NormForwardArrays<T>& a) {

@@ -250,7 +250,8 @@ class Damage(Folder):
             try:
                 for part in range(20):
                     file.write_bytes(whole[:len(whole) * part // 20])
-                    self.assertRegex(self.read(name), f"^{re.escape(str(file))}: line [0-9]+, column [0-9]+: is not JSON$")
+                    self.assertRegex(self.read(name),
+                                     f"^{re.escape(str(file))}: line [0-9]+, column [0-9]+: is not JSON$")
                 for bad in (b"\xff", b"NaN", b"1e999", b"[" * 100000):
                     file.write_bytes(bad)
                     self.assertTrue(self.read(name).startswith(f"{file}: "), bad[:9])
