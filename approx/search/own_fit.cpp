@@ -5,6 +5,7 @@
 #include "approx/search/fitter.h"
 #include "approx/search/layouts.h"
 #include "approx/search/pareto.h"
+#include "kernels/support/json.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -31,7 +32,7 @@ Spec spec_of(const OwnFunction& wanted, const std::string& target, const std::st
       fmt::format(R"({{"schema": "outgrad.spec/2", "name": "{}", "kind": "backward", {}, "format": "{}", )"
                   R"("target": "{}"{}, {}}})",
                   wanted.name, wanted.definition, to_string(wanted.format), target, rows, storage);
-  return parse_spec(nlohmann::ordered_json::parse(text).dump(1) + "\n", "fit");
+  return parse_spec(kernels::parse_json<nlohmann::ordered_json>(text).dump(1) + "\n", "fit");
 }
 
 OwnFit fitted(Spec spec, int threads) {

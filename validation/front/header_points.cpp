@@ -26,17 +26,22 @@ using kernels::SpecError;
 template <class H>
 constexpr bool kHasGradient = std::is_same_v<H, BackwardHeader> || std::is_same_v<H, TableHeader>;
 
-/// The sign of f(x) - at; nothing where this precision does not tell.
+/// f(x) in the format by an enclosure of this precision; nothing where that does not tell.
 template <int Bits>
-std::optional<bool> is_above(const Function& f, double x, double at) {
-  const auto v = f.at<0>(BasicInterval<Bits>(x))[0] - BasicInterval<Bits>(at);
-  return v.positive() || v.negative() ? std::optional(v.positive()) : std::nullopt;
+std::optional<double> rounded_at(const Function& f, double x, const FloatFormat& format) {
+  const auto v = f.at<0>(BasicInterval<Bits>(x))[0];
+  const double a = round_to_format(v.lower(), format), b = round_to_format(v.upper(), format);
+  if (a == b) return a;
+  const double middle = a + (b - a) / 2, of_middle = round_to_format(middle, format);
+  if (of_middle != a && of_middle != b) return std::nullopt;  // other numbers lie between them
+  const auto beyond = v - BasicInterval<Bits>(middle);
+  return beyond.positive() ? std::optional(b) : beyond.negative() ? std::optional(a) : std::nullopt;
 }
 
-bool is_above(const Function& f, double x, double at, const std::string& file) {
-  if (const auto told = is_above<256>(f, x, at)) return *told;
-  if (const auto told = is_above<512>(f, x, at)) return *told;
-  if (const auto told = is_above<2048>(f, x, at)) return *told;
+double rounded(const Function& f, double x, const FloatFormat& format, const std::string& file) {
+  if (const auto y = rounded_at<128>(f, x, format)) return *y;
+  if (const auto y = rounded_at<512>(f, x, format)) return *y;
+  if (const auto y = rounded_at<2048>(f, x, format)) return *y;
   throw SpecError(file, fmt::format("x = {:a}", x), "no precision tells how f(x) is rounded");
 }
 
@@ -59,7 +64,7 @@ class PointMaker {
     }
     const auto d = formula->f.at<1>(MediumInterval(wide));
     p.slope = d[1].middle();
-    p.y = rounded(formula->f, wide, d[0].lower(), d[0].upper());
+    p.y = stored(formula->f, wide, d[0]);
     return p;
   }
 
@@ -70,11 +75,11 @@ class PointMaker {
     return nullptr;
   }
 
-  float rounded(const Function& f, double x, double low, double high) const {
-    const double a = round_to_format(low, format_), b = round_to_format(high, format_);
-    const double y = a == b || !is_above(f, x, a + (b - a) / 2, file_) ? a : b;
-    // f(x) < 0 rounds to -0, and f(-0) = 0 keeps the sign of its x
-    const bool negative = y < 0 || (y == 0 && (high < 0 || (low == 0 && high == 0 && std::signbit(x))));
+  /// f(x) < 0 rounds to -0, and f(-0) = 0 keeps the sign of its x.
+  float stored(const Function& f, double x, const MediumInterval& value) const {
+    const double y = rounded(f, x, format_, file_);
+    const bool is_zero = value.lower() == 0 && value.upper() == 0,
+               negative = y < 0 || (y == 0 && (value.negative() || (is_zero && std::signbit(x))));
     return std::copysign(static_cast<float>(y), negative ? -1.0f : 1.0f);
   }
 

@@ -99,7 +99,8 @@ TEST(Spec, SaysFilePlaceAndReason) {
   EXPECT_EQ(refusal_of_spec(with("\"edge_log2\": -3", "\"edge_log2\": 7")),
             "spec.json: left_segment.edge_log2: 7 is outside -20 .. 6");
   EXPECT_EQ(refusal_of_spec("[1]"), "spec.json: top level: must be an object");
-  EXPECT_EQ(refusal_of_spec("{"), "spec.json: byte 2: is not JSON");
+  EXPECT_EQ(refusal_of_spec("{"),
+            "spec.json: line 1, column 2: is not JSON: unexpected end of input; expected string literal");
   EXPECT_EQ(refusal_of_spec("{\"schema\": 1e999}"), "spec.json: JSON: a number is beyond double's range");
 }
 

@@ -320,7 +320,7 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
     const std::string whole = kernels::read_file(path(file));
     for (size_t part = 0; part < 20; ++part) {
       write(file, whole.substr(0, whole.size() * part / 20));
-      EXPECT_EQ(refused().rfind(path(file) + ": byte ", 0), 0u);
+      EXPECT_EQ(refused().rfind(path(file) + ": line ", 0), 0u);
     }
     write(file, whole);
   }
