@@ -238,32 +238,31 @@ TYPED_TEST(StandInNormStore, WideAndManyRowsAreTheHosts) {
 }
 
 TYPED_TEST(StandInNormStore, WhatBreaksTheContractIsRefused) {
-  using Store = typename TypeParam::Store;
-  using T = typename TypeParam::T;
-  constexpr Norm kNorm = TypeParam::kNorm;
+  using Kept = typename TypeParam::Store;
+  using Element = typename TypeParam::T;
   const i64 n = 64;
-  const GuardedArray<T> x(n), y(n);
+  const GuardedArray<Element> x(n), y(n);
   const GuardedArray<u8> codes(n), scales(16);
   const GuardedArray<float> rstd(1), workspace(2);
-  const auto forward = [&](i64 columns, T* out, void* kept) {
-    return cuda::launch_norm_forward_8bit<kNorm, Store, T>({.x = x.get(),
-                                                            .residual = nullptr,
-                                                            .gamma = nullptr,
-                                                            .beta = nullptr,
-                                                            .rows = 1,
-                                                            .n = columns,
-                                                            .eps = kEps,
-                                                            .z = nullptr,
-                                                            .y = out,
-                                                            .rstd = rstd.get(),
-                                                            .side = {},
-                                                            .kept = {kept, scales.get()}},
-                                                           workspace.get(), nullptr);
+  const auto forward = [&](i64 columns, Element* out, void* kept) {
+    return cuda::launch_norm_forward_8bit<TypeParam::kNorm, Kept, Element>({.x = x.get(),
+                                                                            .residual = nullptr,
+                                                                            .gamma = nullptr,
+                                                                            .beta = nullptr,
+                                                                            .rows = 1,
+                                                                            .n = columns,
+                                                                            .eps = kEps,
+                                                                            .z = nullptr,
+                                                                            .y = out,
+                                                                            .rstd = rstd.get(),
+                                                                            .side = {},
+                                                                            .kept = {kept, scales.get()}},
+                                                                           workspace.get(), nullptr);
   };
   const i64 before = launches();
   EXPECT_EQ(forward(n, y.get(), nullptr), cudaErrorInvalidValue) << "no codes";
   EXPECT_EQ(forward(n, y.get(), y.get()), cudaErrorInvalidValue) << "codes over y";
-  if (Store::kGroup > 0) {
+  if (Kept::kGroup > 0) {
     EXPECT_EQ(forward(n - 8, y.get(), codes.get()), cudaErrorInvalidValue) << "no whole groups";
   } else {
     EXPECT_EQ(forward(n, x.get(), codes.get()), cudaErrorInvalidValue) << "x is read twice";

@@ -70,7 +70,7 @@ void over_pairs(const ProductSubject& product, const FrontDomain& domain, const 
   const GateValues gate(product, domain);
   std::vector<std::uint8_t> mask(domain.x.size() / 8);
   for (std::size_t i = 0; i < domain.x.size(); ++i) {
-    const bool m = static_cast<double>(domain.x[i]) > domain.activation.x_star;
+    const bool m = static_cast<double>(domain.x[i]) > product.activation->x_star;
     mask[i / 8] = static_cast<std::uint8_t>(mask[i / 8] | m << i % 8);
   }
   PairBlock block;
@@ -155,14 +155,14 @@ PairStore e4m3(const ProductSubject& product, const FrontDomain& domain) {
   PairStore pair;
   pair.store.name = "e4m3: a and b, a scale each";
   pair.store.beyond = pair.store.all = kBits;
-  pair.store.proven = bound_e4m3(domain.activation.analysis().only());
+  pair.store.proven = bound_e4m3(product.activation->analysis().only());
   pair.store.proof = "f' over what e4m3 makes of |a| <= 16";
-  const auto errors_at = [](const FrontDomain& of, float scale) {
+  const auto errors_at = [&product](const FrontDomain& of, float scale) {
     std::vector<float> a;
     for (const float x : of.x) a.push_back(in_e4m3(x, scale));
     std::vector<double> value(a.size()), low(a.size()), high(a.size()), slope(a.size());
-    of.activation.reference().evaluate(a.data(), value.data(), low.data(), high.data(), slope.data(),
-                                       static_cast<std::int64_t>(a.size()));
+    product.activation->reference().evaluate(a.data(), value.data(), low.data(), high.data(), slope.data(),
+                                             static_cast<std::int64_t>(a.size()));
     std::vector<ErrorAt> errors;
     for (std::size_t i = 0; i < a.size(); ++i) {
       const double e = slope[i] - of.slope[i];

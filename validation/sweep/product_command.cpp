@@ -36,7 +36,7 @@ void print_errors(const ProductErrors& errors, const ProductSubject& subject) {
 }  // namespace
 
 bool validate_products(const std::vector<const ProductSubject*>& subjects, const std::string& out,
-                       bool json) {
+                       const kernels::ResultForm& form) {
   auto list = nlohmann::ordered_json::array();
   const bool many = subjects.size() > 1;
   bool all_hold = true;
@@ -48,11 +48,11 @@ bool validate_products(const std::vector<const ProductSubject*>& subjects, const
     kernels::write_file(file, list.back().dump(1) + "\n");
     const std::vector<SweepGate> gates = gates_of(errors, *subject);
     all_hold = all_hold && std::all_of(gates.begin(), gates.end(), [](const auto& g) { return g.holds(); });
-    if (json) continue;
+    if (form) continue;
     print_errors(errors, *subject);
     fmt::print("written to {}\n", file);
   }
-  if (json) fmt::print("{}\n", (many ? list : list.front()).dump(1));
+  if (form) kernels::print_result(form, many ? list : list.front(), ".gates");
   return all_hold;
 }
 

@@ -511,7 +511,7 @@ bool validate_products(const Arguments& arguments) {
                                       {arguments.x != "all", "--x"}}) {
     if (given) throw SpecError("validate", option, "cannot be given with a product's fit");
   }
-  return validate_products(chosen_products(arguments), arguments.out, arguments.json);
+  return validate_products(chosen_products(arguments), arguments.out, arguments.form);
 }
 
 void check_arguments(const Arguments& arguments) {
