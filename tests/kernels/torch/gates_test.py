@@ -470,8 +470,8 @@ def test_what_a_layer_of_llama_keeps(tmp_path, monkeypatch):
     assert of_a_layer() == [784.5, 487.5], "with the product of its parts"
 
 
-@pytest.mark.parametrize("store", gates.stores.OF_PAIRS[1:])
-@pytest.mark.parametrize("name", ["llama", "phi3", "gemma"])
+@pytest.mark.parametrize("name, store", [("llama", "e5m2"), ("phi3", "output"), ("phi3", "e4m3"),
+    ("gemma", "output")])
 def test_stores_of_pairs_of_a_model(name, store):
     model, tokens = language_model(name).bfloat16().train(), torch.arange(48).view(2, 24) % 64
     example = {"input_ids": tokens, "labels": tokens, "use_cache": False}
