@@ -295,7 +295,7 @@ class _Norm(_Base):
         weight, bias = self._affine(weight, bias)
         return functional.chosen_channels(weight, bias, dtype, self.tau, self.store, margin)
 
-    def has_moved(self):
+    def has_moved(self) -> torch.Tensor:
         """Whether a channel that was not found needs a side buffer now: a tensor where the parameters are."""
         _, weight, bias, *_ = self._arguments()
         found = self._outgrad_found

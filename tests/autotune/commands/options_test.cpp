@@ -90,8 +90,8 @@ TEST(Options, ReadsShapes) {
 
 TEST(Options, RefusalsNameTheOption) {
   const std::vector<std::pair<Words, std::string>> refusals = {
-      {{"--sed", "1"}, "--sed: unknown option"},
-      {{"--sed=1"}, "--sed: unknown option"},
+      {{"--sed", "1"}, "--sed: unknown option; did you mean '--seed'?"},
+      {{"--sed=1"}, "--sed: unknown option; did you mean '--seed'?"},
       {{"--passes", "1"}, "--passes: does not go with a test"},
       {{"--seed"}, "--seed: 1 required VALUE missing"},
       {{"--seed="}, "--seed: 1 required VALUE missing"},

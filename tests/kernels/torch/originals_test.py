@@ -238,11 +238,13 @@ def test_timms_classes():
             (layers.RmsNormFp32(WIDTH), rows.bfloat16()), (acts.GELU(), image), (acts.GELUTanh(), image),
             (acts.QuickGELU(), image), (acts.Swish(), image), (acts.Mish(), image)):
         theirs, kind = module(x), type(module)
+        # PyTorch's own GELU in float32 is off by up to 18 u on some processors
+        exact = theirs.double() if list(module.parameters()) else module(x.double())
         assert [one.kind for one in outgrad.patch(module).swapped] == [kind.__name__]
         ours = module(x)
         assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
         u = UNIT_ROUNDOFF[x.dtype]
-        assert ((ours.double() - theirs.double()).abs() <= 8 * u * (theirs.double().abs() + 1)).all()
+        assert ((ours.double() - exact).abs() <= 8 * u * (exact.abs() + 1)).all()
         assert type(outgrad.unpatch(module)) is kind
     for module in (acts.Swish(inplace=True), layers.LayerNorm(WIDTH)):
         module._fast_norm = True

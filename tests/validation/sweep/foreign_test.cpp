@@ -107,7 +107,7 @@ TEST(ForeignReader, RefusesInOneLineWithThePlace) {
   expect([](Json& j) { j["right"] = Json::array(); }, "right: ");
   expect([](Json& j) { j["claims"]["O"] = 1; }, "claims: ");
   EXPECT_NE(refusal("[]").find("file.json: top level: "), std::string::npos);
-  EXPECT_NE(refusal("").find("file.json: byte "), std::string::npos);
+  EXPECT_NE(refusal("").find("file.json: line 1, column "), std::string::npos);
   const std::string whole = one_piece().dump();
   for (std::size_t length = 0; length < whole.size(); ++length)
     EXPECT_NE(refusal(whole.substr(0, length)), "") << length;
