@@ -64,7 +64,9 @@ TEST(Json, ARefusalNamesLineColumnAndReason) {
   EXPECT_EQ(said("[1}"), "f.json: line 1, column 3: is not JSON: unexpected '}'; expected ']'");
   EXPECT_EQ(said("{\n \"a\": 1,\n \"b\" 2}"),
             "f.json: line 3, column 6: is not JSON: unexpected number literal; expected ':'");
-  EXPECT_EQ(said("[\n"), "f.json: line 2, column 1: is not JSON: unexpected end of input; expected '[', '{', or a literal");
+  EXPECT_EQ(
+      said("[\n"),
+      "f.json: line 2, column 1: is not JSON: unexpected end of input; expected '[', '{', or a literal");
   // What was read is not quoted, however much that is.
   EXPECT_LT(said("\"" + std::string(100000, 'a')).size(), 200u);
   EXPECT_EQ(said("[1e999]"), "f.json: JSON: a number is beyond double's range");

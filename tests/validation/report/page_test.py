@@ -380,7 +380,7 @@ class Page(Folder):
                 entry["origin"] = "committed 2026-11-01 1234567" if "attack" in entry["file"] else "this run"
         document = self.page(report)
         self.assertTrue(document["lead"].endswith(" By outgrad 1.2.3, on a processor."))
-        self.assertIn("| sweep | 4 | - |  | - |", rows_of(document))
+        self.assertIn("| sweep | 5 | - |  | - |", rows_of(document))
         self.assertIn("| attack | - | 1 | 2026-11-01 | - |", rows_of(document))
         self.assertIn("attack/norms.json | committed 2026-11-01 1234567 |", rows_of(document))
         self.assertIn("This section was made from: committed 2026-11-01 1234567 (1 file).",
