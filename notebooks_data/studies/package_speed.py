@@ -149,12 +149,15 @@ def with_residual(ours, theirs, *shapes):
     return ways
 
 
-def pair(name, activation):
-    """A gated pair, with the gradients of both."""
+def pair(name, activation, store="recompute"):
+    """A gated pair, with the gradients of both; nothing for a type that has no such store."""
 
     def ways(x, dy):
+        if outgrad.stores.for_pair(store, name, x.dtype) != store:
+            return {}
         inputs = x, torch.randn(x.shape).to(x.dtype).requires_grad_()
-        return {"through autograd": (through_autograd(lambda a, b: outgrad.gated(a, b, name), inputs, dy),
+        return {"through autograd": (through_autograd(lambda a, b: outgrad.gated(a, b, name, store), inputs,
+                                                      dy),
                                      through_autograd(lambda a, b: activation(a) * b, inputs, dy))}
 
     return ways
@@ -198,6 +201,8 @@ KINDS = {
     "gelu": ways_of_gelu,
     "layer_norm": ways_of_layer_norm,
     "gated silu": pair("silu", F.silu),
+    "gated silu, output": pair("silu", F.silu, "output"),
+    "gated silu, e4m3": pair("silu", F.silu, "e4m3"),
     "gated gelu_tanh": pair("gelu_tanh", lambda a: F.gelu(a, approximate="tanh")),
 }
 # Measured on few elements, where what stands around the operators takes the time.
