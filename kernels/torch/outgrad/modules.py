@@ -190,7 +190,7 @@ class _Norm(_Base):
     # what is kept in place of y: one of stores.OF_NORMS, by the constructor or by patch
     store = stores.DEFAULT_OF_NORMS
     tau = None  # for functional.side_channels; None: its default for the output's type
-    _outgrad_found = None  # a _Found
+    _outgrad_found: Any = None  # a _Found
     _outgrad_stale = False  # whether the channels are to be searched for again
     _outgrad_changes = 0  # how often the channels found have changed, or may have
     # two numbers on the parameters' device, by which the kernels say that a channel has drifted (drift.py)
@@ -299,9 +299,8 @@ class _Norm(_Base):
         """Whether a channel that was not found needs a side buffer now: a tensor where the parameters are."""
         _, weight, bias, *_ = self._arguments()
         found = self._outgrad_found
-        weight, bias = (None if p is None else _whole(p.detach()) for p in (weight, bias))
-        return functional.loses_channels(*self._affine(weight, bias), found.key[0], self.tau, self.store,
-            found.channels)
+        weight, bias = self._affine(*(None if p is None else _whole(p.detach()) for p in (weight, bias)))
+        return functional.loses_channels(weight, bias, found.key[0], self.tau, self.store, found.channels)
 
     def choose_again(self) -> None:
         """Searches for the channels in the next forward pass: after a change of gamma or beta by hand."""
