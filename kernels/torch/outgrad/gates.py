@@ -17,9 +17,11 @@ and the product z. Here, by `store`:
 In 8 bits, with v their unit roundoff, t their least subnormal and u the unit roundoff of a's type (linear.py
 has v and t), the a' that stands for a is within d = (v + 3 u) |a| + t / (2 scale) of it. So act'(a') is
 within max |act''| d of act'(a), where max |act''| is 1/2 for silu, 0.8 for both forms of gelu and 0.1 for
-sigmoid, and act(a') within 1.13 d of act(a).
+sigmoid, and act(a') within 1.13 d of act(a). An infinity counts as the largest finite number there, as in
+fp8.py; from a and b themselves it gives NaN or an infinity.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -146,8 +148,10 @@ def _of(function, operations, name, store, dtype):
 
 def bound(store: str, names: Sequence[str]) -> str:
     """In words, how far what a pair of any of these gates keeps may be off."""
-    if store in library.FP8:
-        return f"both factors within a relative {fp8.UNIT_ROUNDOFF[library.FP8[store]]:g}"
+    if (fp8_type := library.FP8.get(store)) is not None:
+        u, largest = fp8.UNIT_ROUNDOFF[fp8_type], fp8.LARGEST[fp8_type]
+        normal = math.floor(math.log2(largest * u / fp8.HALF_SUBNORMAL[fp8_type]))
+        return f"both factors within a relative {u:g} above 2^-{normal} of their tensor's largest"
     of = [name for name in names if name in library.PRODUCTS]
     if store == stores.DEFAULT_OF_PAIRS or not of:
         return "both factors, exact"
