@@ -30,6 +30,27 @@ def processor():
     return platform.machine()
 
 
+def provenance():
+    """Of which commit a result is, with a + where files were changed since, and of which machine."""
+    changed = "+" if git("status", "--porcelain", "--untracked-files=no") else ""
+    return {"commit": git("rev-parse", "--short", "HEAD") + changed, "processor": processor(),
+            "cores": os.cpu_count()}
+
+
+def read(record, schema, rows):
+    """A record, whose rows have names; a new one where there is none. Raises OSError or ValueError."""
+    known = json.loads(record.read_text("utf-8")) if record.exists() else {"schema": schema, rows: {}}
+    if not isinstance(known, dict) or known.get("schema") != schema or not isinstance(known.get(rows), dict):
+        raise ValueError(f"the record is not of schema {schema}")
+    return known
+
+
+def write(record, known):
+    fresh = record.with_suffix(".new")
+    fresh.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
+    fresh.replace(record)
+
+
 def outcome(case):
     """ctest writes run, fail, notrun (skipped) or disabled."""
     return {"run": "passed", "fail": "failed"}.get(case.get("status"), "skipped")
@@ -43,10 +64,7 @@ def main():
     try:
         suite = xml.parse(junit).getroot()
         seconds = round(float(suite.get("time", 0)))
-        known = json.loads(record.read_text("utf-8")) if record.exists() else {"schema": SCHEMA, "runs": {}}
-        if (not isinstance(known, dict) or known.get("schema") != SCHEMA
-                or not isinstance(known.get("runs"), dict)):
-            raise ValueError(f"the record is not of schema {SCHEMA}")
+        known = read(record, SCHEMA, "runs")
     except (OSError, xml.ParseError, ValueError, OverflowError) as error:
         print(f"outgrad: {junit}, {record}: {error}", file=sys.stderr)
         return 2
@@ -56,20 +74,15 @@ def main():
     if not any(names.values()):
         print(f"outgrad: {junit}: holds no test", file=sys.stderr)
         return 2
-    changed = "+" if git("status", "--porcelain", "--untracked-files=no") else ""
     known["runs"][label] = {
         "date": suite.get("timestamp", "")[:10],
-        "commit": git("rev-parse", "--short", "HEAD") + changed,
-        "processor": processor(),
-        "cores": os.cpu_count(),
+        **provenance(),
         "seconds": seconds,
         "passed": len(names["passed"]),
         "failed": sorted(names["failed"]),
         "skipped": sorted(names["skipped"]),
     }
-    text = json.dumps(known, indent=1) + "\n"
-    record.with_suffix(".new").write_text(text, "utf-8")
-    record.with_suffix(".new").replace(record)
+    write(record, known)
     run = known["runs"][label]
     print(f"{label}: {run['passed']} passed, {len(run['failed'])} failed, {len(run['skipped'])} skipped, at "
           f"{run['commit']} on {run['date']}")

@@ -1,11 +1,12 @@
 """tests/record.py counts what ctest's JUnit says, keeps the runs of other labels, and refuses what is no such
-file in one line.
+file in one line. tests/first_commands.py runs each command in a clone of its own, and records failures too.
 
 usage: record_test.py REPOSITORY BUILD
 """
 
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,9 +18,45 @@ JUNIT = """<?xml version="1.0"?>
 </testsuite>
 """
 
+WRAPPER = """#!/bin/sh
+mkdir build || exit 4
+head -c 3145728 /dev/zero >build/all
+[ "$1" != check ] || exit 3
+echo 'Total Test time (real) = 12.50 sec'
+"""
+
+
+def first_commands(repository, folder):
+    for name in ("record.py", "first_commands.py"):
+        (folder / "tests").mkdir(exist_ok=True)
+        shutil.copy(repository / "tests" / name, folder / "tests")
+    (folder / "outgrad").write_text(WRAPPER)
+    (folder / "outgrad").chmod(0o755)
+    for words in (["init", "--quiet"], ["add", "."],
+                  ["-c", "user.name=n", "-c", "user.email=e", "commit", "--quiet", "-m", "m"]):
+        subprocess.run(["git", "-C", folder, *words], check=True)
+    record = folder / "first_commands.json"
+
+    def run(*words):
+        command = [sys.executable, folder / "tests/first_commands.py", sys.executable, record, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert run("no").returncode == 2 and not record.exists()
+    assert run("run", "test").returncode == 0, "each has a clone of its own"
+    assert run("check").returncode == 1
+    rows = json.loads(record.read_text())["commands"]
+    assert [(name, row["status"], row["MiB"], row.get("suite_seconds")) for name, row in rows.items()] == [
+        ("run", 0, 3.0, 12), ("test", 0, 3.0, 12), ("check", 3, 3.0, None)], rows
+    assert rows["test"]["command"] == "./outgrad test"
+    record.write_text("[]")
+    refused = run("run")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused
+
 
 def main():
     repository = pathlib.Path(sys.argv[1])
+    with tempfile.TemporaryDirectory() as name:
+        first_commands(repository, pathlib.Path(name))
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         record = folder / "nightly.json"
