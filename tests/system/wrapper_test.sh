@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The wrapper before anything is built: help and the version at once, packages that are all there, a checkout
-# that cannot be written, commands of its own that fail, and what the first build says. Stand-ins for apt-get,
-# dpkg-query, cmake and ctest are on the PATH; a file of docs/help is what the program says, to the byte.
+# The wrapper before anything is built: help, the version and completion at once, packages that are all there,
+# a checkout that cannot be written, commands of its own that fail, and what the first build says. Stand-ins
+# for apt-get, dpkg-query, cmake and ctest are on the PATH; a file of docs/help is what the program says, to
+# the byte.
 # usage: wrapper_test.sh REPOSITORY BUILD [--fix]
 set -euo pipefail
 root=$1 programs=$2
@@ -110,6 +111,48 @@ version=$(sed -nE 's/^project\(outgrad VERSION ([0-9.]+) .*/\1/p' "$root/CMakeLi
 [[ $(<"$sandbox/said") == "outgrad $version" ]] || fail "--version: $(<"$sandbox/said")"
 [[ ! -s $log && ! -e $checkout/build && ! -e $checkout/out ]] ||
   fail "help and the version built something: $(<"$log")"
+
+# ---- Completion ----------------------------------------------------------------------------------
+
+offers() {  # offers WORDS WORD...: what the shell offers for the last word is these words
+  local expected=$1 offered shell
+  shift
+  for shell in bash zsh; do
+    command -v $shell >/dev/null || continue
+    # shellcheck disable=SC2016  # the shell's own
+    offered=$($shell -c '[ -z "${ZSH_VERSION-}" ] || emulate sh -o ksharrays
+      complete() { complete="$*"; }
+      . "$1"
+      shift
+      COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+      _outgrad
+      echo "$complete: ${COMPREPLY[*]}"' "$shell" "$sandbox/$shell.completion" ./outgrad "$@") || true
+    [[ $offered == "-o default -F _outgrad outgrad: $expected" ]] || fail "$shell completes $*: $offered"
+  done
+}
+for shell in bash zsh; do
+  wrapper 0 completion $shell
+  # zsh's own, which makes `complete` known, is another's to test
+  grep -v '^autoload' "$sandbox/said" >"$sandbox/$shell.completion" || true
+done
+wrapper 2 completion csh
+one_line "for which shell? bash or zsh"
+offers "fit" "fi"
+offers "--expression --error" fit --e
+offers "--json" check a.h --j
+offers "--device --defaults" tune --de
+offers "--json" bench --j
+offers "--fresh --format" run --f
+offers "--help" sanitize --
+offers "bf16 bf16_parity" fit --expression x --format bf
+offers "gelu gelu_tanh" front --activation ge
+offers "f32 f16" bench --format f
+offers "f16,f32 f16,f16" validate --format f16,f
+offers "bf16" validate --format = b
+offers "default any" tune --accuracy ""
+offers "" emit out/fi
+offers "" reach --boxes ""
+[[ ! -s $log && ! -e $checkout/build ]] || fail "completion built something: $(<"$log")"
 
 # ---- Packages ------------------------------------------------------------------------------------
 
