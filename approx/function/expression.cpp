@@ -297,6 +297,19 @@ size_t Expression::size() const {
   return operations;
 }
 
+bool Expression::divides_exponentials() const {
+  std::vector<bool> has_exp;  // the node or what it is made of
+  for (const Operation& n : program_->nodes) {
+    const bool binary =
+        n.kind == Kind::add || n.kind == Kind::subtract || n.kind == Kind::multiply || n.kind == Kind::divide;
+    const bool unary = n.kind == Kind::negate || n.kind == Kind::power || n.kind == Kind::call;
+    const bool a = (unary || binary) && has_exp[n.a], b = binary && has_exp[n.b];
+    if (n.kind == Kind::divide && a && b) return true;
+    has_exp.push_back(a || b || (n.kind == Kind::call && n.function == kExp));
+  }
+  return false;
+}
+
 double Expression::operator()(double x) const { return evaluate(*program_, x); }
 Real Expression::operator()(const Real& x) const { return evaluate(*program_, x); }
 Ball Expression::operator()(const Ball& x) const {

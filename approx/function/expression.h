@@ -29,6 +29,9 @@ class Expression {
   [[nodiscard]] const std::string& text() const { return text_; }
   /// Operations that one evaluation takes.
   [[nodiscard]] size_t size() const;
+  /// Whether exp stands on both sides of a division: where both grow alike, enclosures over an interval of x
+  /// are far wider than what is left.
+  [[nodiscard]] bool divides_exponentials() const;
   /// Correctly enclosing for Ball and Series; a result that is not defined over the whole argument is not
   /// finite.
   [[nodiscard]] double operator()(double x) const;

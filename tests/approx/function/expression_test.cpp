@@ -147,6 +147,14 @@ TEST(Expression, TheWorkOfAnEvaluationIsBounded) {
   EXPECT_TRUE(finite(Expression(powers)(Series::variable(Ball(2.0), 3))[2]));
 }
 
+TEST(Expression, KnowsAQuotientOfExponentials) {
+  for (const char* text : {"exp(x)/(1+exp(x))", "x*exp(x)/(1+exp(x))", "1+(exp(x)-exp(-x))/(2*-exp(x)^2)",
+                           "sqrt(exp(x))/abs(x+exp(x))"})
+    EXPECT_TRUE(Expression(text).divides_exponentials()) << text;
+  for (const char* text : {"x/(1+exp(-x))", "exp(x)*exp(x)", "exp(x)/x+x/exp(x)", "sigmoid(x)/tanh(x)", "exp(x/2)"})
+    EXPECT_FALSE(Expression(text).divides_exponentials()) << text;
+}
+
 TEST(Expression, SaysColumnAndReason) {
   EXPECT_EQ(refusal("x*"), "column 3: the expression ends here");
   EXPECT_EQ(refusal("x y"), "column 3: 'y' is not expected here");
