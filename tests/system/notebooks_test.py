@@ -1,4 +1,5 @@
-"""The notebooks are clean, and run from their first cell to the last on the committed data.
+"""The notebooks are clean, and run from their first cell to the last on the committed data; the command that
+their page names shows one, where the packages are Debian's.
 
 Usage: notebooks_test.py REPOSITORY BUILD. Each runs in a copy of notebooks_data/, so that the checkout stays
 as it is. Exit status 77 (skipped) without nbconvert, ipykernel and matplotlib (Debian: python3-nbconvert,
@@ -7,6 +8,8 @@ python3-ipykernel, python3-matplotlib); what was shown stays in BUILD/notebooks 
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,12 +30,12 @@ def expect(holds, what):
 
 def python():
     """An interpreter with what is needed: this one, or Debian's."""
-    for program in (sys.executable, "/usr/bin/python3"):
-        if os.path.exists(program):
-            tried = subprocess.run([program, "-c", NEEDED], capture_output=True, check=False)
-            if tried.returncode == 0:
-                return program
-    return None
+    return next(filter(has_what_is_needed, (sys.executable, "/usr/bin/python3")), None)
+
+
+def has_what_is_needed(program):
+    return os.path.exists(program) and subprocess.run([program, "-c", NEEDED], capture_output=True,
+                                                      check=False).returncode == 0
 
 
 def check_clean(name, text):
@@ -95,6 +98,13 @@ def main():
         ran = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
         expect(ran.returncode == 0, f"nbconvert: status {ran.returncode}: {ran.stderr[-2000:]}")
         expect(sorted(os.listdir(copy)) == sorted(os.listdir(data)), "a notebook wrote beside the data")
+        with open(os.path.join(data, "README.md"), encoding="utf-8") as file:
+            named = shlex.split(re.search(r"to look at one, `(.*?)`", file.read())[1])
+        if has_what_is_needed("/usr/bin/python3"):  # Debian's, whose packages the page names
+            shown = subprocess.run(["env", *named], cwd=copy, env=environment, capture_output=True,
+                                   text=True, check=False)
+            expect(shown.returncode == 0 and os.path.exists(os.path.join(copy, named[-1][:-5] + "html")),
+                   f"{' '.join(named)}: status {shown.returncode}: {shown.stderr[-2000:]}")
     for name in names:
         path = os.path.join(keep, name + ".ipynb")
         if os.path.exists(path):
