@@ -1,21 +1,26 @@
-"""What packagers read agrees with what it is about: CITATION.cff with the project's version, the Dockerfile
-with the packages of the wrapper, those of pyproject.toml and the commands of README.md. No image is built
-here: that takes docker and a network.
+"""What packagers read agrees with what it is about: the project's version with CITATION.cff, the wheel's, the
+newest of CHANGELOG.md and the tag that CONTRIBUTING.md makes, the Dockerfile with the packages of the
+wrapper, those of pyproject.toml and the commands of README.md. No image is built here: that takes docker and
+a network.
 
 usage: packaging_test.py REPOSITORY BUILD
 """
 
 import json
+import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 import unittest
 
 ROOT = pathlib.Path(sys.argv[1]).resolve()
 WRAPPER = (ROOT / "outgrad").read_text()
+VERSION = re.search(r"\nproject\(outgrad VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())[1]
 PIP = {"python3-pip", "python3-venv"}
 
 
@@ -40,14 +45,30 @@ class Packaging(unittest.TestCase):
         self.runs = [command for word, rest in self.steps if word == "RUN" for command in commands_of(rest)]
 
     def test_the_citation_has_the_projects_version_and_licence(self):
-        version = re.search(r"^project\(outgrad VERSION (\S+)", text_of("CMakeLists.txt"), re.MULTILINE)[1]
         citation = dict(re.findall(r"^([\w-]+): (\S.*)$", text_of("CITATION.cff"), re.MULTILINE))
-        self.assertEqual(citation["version"], version)
+        self.assertEqual(citation["version"], VERSION)
         self.assertTrue(text_of("LICENSE").startswith(citation["license"] + " License"))
         self.assertEqual(citation["cff-version"], "1.2.0")
         self.assertTrue({"message", "title"} <= citation.keys() and "\nauthors:\n  - name:" in
             text_of("CITATION.cff"))
-        self.assertIn(f"\n## {version}\n", text_of("CHANGELOG.md"))
+
+    def test_the_newest_of_the_change_log_and_the_wheel_have_the_projects_version(self):
+        self.assertEqual(re.findall(r"^## (.+)$", text_of("CHANGELOG.md"), re.MULTILINE)[0], VERSION)
+        project = tomllib.loads(text_of("pyproject.toml"))
+        self.assertEqual(project["project"]["dynamic"], ["version"])
+        source = project["tool"]["scikit-build"]["metadata"]["version"]
+        self.assertEqual(re.search(source["regex"], text_of(source["input"]))["value"], VERSION)
+
+    @unittest.skipUnless(shutil.which("git"), "no git")
+    def test_the_command_of_a_release_tags_the_projects_version(self):
+        (command,) = re.findall(r"\n    .* && (version=.*git tag .*)", text_of("CONTRIBUTING.md"))
+        command = command.replace("./outgrad", shlex.quote(str(ROOT / "outgrad")))
+        setting = {f"GIT_{who}_{what}": "x" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        with tempfile.TemporaryDirectory() as folder:
+            said = subprocess.run(["bash", "-euc", "git init -q && git commit -q --allow-empty -m x && "
+                f"{command} && git tag -n"], cwd=folder, env=os.environ | setting, check=True,
+                capture_output=True, text=True).stdout
+        self.assertEqual(said.split(), [f"v{VERSION}", "outgrad", VERSION])
 
     def test_the_image_has_the_wrappers_packages(self):
         declared = re.search(r"^tool_packages=\((.*?)\)", WRAPPER, re.MULTILINE | re.DOTALL)[1].split()
