@@ -151,7 +151,8 @@ TEST(Expression, KnowsAQuotientOfExponentials) {
   for (const char* text : {"exp(x)/(1+exp(x))", "x*exp(x)/(1+exp(x))", "1+(exp(x)-exp(-x))/(2*-exp(x)^2)",
                            "sqrt(exp(x))/abs(x+exp(x))"})
     EXPECT_TRUE(Expression(text).divides_exponentials()) << text;
-  for (const char* text : {"x/(1+exp(-x))", "exp(x)*exp(x)", "exp(x)/x+x/exp(x)", "sigmoid(x)/tanh(x)", "exp(x/2)"})
+  for (const char* text :
+       {"x/(1+exp(-x))", "exp(x)*exp(x)", "exp(x)/x+x/exp(x)", "sigmoid(x)/tanh(x)", "exp(x/2)"})
     EXPECT_FALSE(Expression(text).divides_exponentials()) << text;
 }
 
