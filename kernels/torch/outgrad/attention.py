@@ -7,31 +7,33 @@ probabilities p' that these stand for, and the one of the scores is within softm
 """
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from . import functional, library, stores
 
 
-def _softmax_gradient(dp, p):
+def _softmax_gradient(dp: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
     return torch._softmax_backward_data(dp, p, -1, p.dtype)
 
 
 # --- Softmax --------------------------------------------------------------------------------------
 
 
-def _softmax_dropout_compute(x, seed, p):
+def _softmax_dropout_compute(x: torch.Tensor, seed: torch.Tensor,
+        p: float) -> tuple[torch.Tensor, torch.Tensor]:
     probabilities = torch.softmax(x, -1)
     return (library.dropout(probabilities, seed, p) if p > 0 else probabilities), probabilities
 
 
-def _softmax_dropout_keep(ctx, inputs, outputs):
+def _softmax_dropout_keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
     _, seed, ctx.p = inputs
     ctx.save_for_backward(outputs[1], seed)
 
 
-def _softmax_dropout_gradients(ctx, saved, dy):
+def _softmax_dropout_gradients(ctx: Any, saved: tuple[Any, ...],
+        dy: torch.Tensor) -> tuple[torch.Tensor, None, None]:
     probabilities, seed = saved
     return _softmax_gradient(library.dropout(dy, seed, ctx.p) if ctx.p > 0 else dy, probabilities), None, None
 
@@ -93,7 +95,7 @@ def _backward(dy: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
 
 
 @_forward.register_fake
-def _(q, k, v, *rest):
+def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
     kept = q.new_empty((*q.shape[:-1], k.shape[-2]))
     coded = rest[-1]
     return (q.new_empty((*q.shape[:-1], v.shape[-1])),
@@ -101,16 +103,17 @@ def _(q, k, v, *rest):
 
 
 @_backward.register_fake
-def _(dy, q, k, v, *_):
+def _(dy: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+        *_: Any) -> tuple[torch.Tensor, ...]:
     return tuple(t.new_empty(t.shape) for t in (q, k, v))
 
 
-def _attention_keep(ctx, inputs, outputs):
+def _attention_keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
     q, k, v, _, ctx.scale, ctx.p, seed, ctx.coded = inputs
     ctx.save_for_backward(q, k, v, outputs[1], seed)
 
 
-def _attention_gradients(ctx, saved, dy):
+def _attention_gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor) -> tuple[Any, ...]:
     q, k, v, kept, seed = saved
     found = torch.ops.outgrad.attention_backward.default(dy, q, k, v, kept, ctx.scale, ctx.p, seed, ctx.coded)
     return *found, None, None, None, None, None
@@ -120,7 +123,8 @@ _attention = functional._Operation(
     "attention", torch.ops.outgrad.attention_forward.default, _attention_keep, _attention_gradients)
 
 
-def _fused_applies(q, k, v, mask, p):
+def _fused_applies(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
+        p: float) -> bool:
     """Whether PyTorch has an attention for these tensors that keeps no probabilities."""
     if q.device.type != "cuda":
         return p == 0  # the fused attention for the CPU has no dropout

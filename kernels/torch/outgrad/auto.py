@@ -12,9 +12,11 @@ one to measure what was chosen.
 import collections
 import math
 import numbers
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 
 from . import fp8, functional, library, modules, stores
@@ -66,7 +68,7 @@ class Decision(NamedTuple):
     why: str  # for PyTorch's class: with figures
 
 
-def expect(by_kind, error, example):
+def expect(by_kind: Mapping[str, str], error: object, example: object) -> None:
     """Raises an error that says why patch cannot choose stores."""
     if stores.AUTO not in by_kind.values():
         if error is not None:
@@ -76,17 +78,17 @@ def expect(by_kind, error, example):
         raise ValueError("outgrad.patch: store 'auto' needs an example: what the neighbours of a module keep "
             "is measured")
     if error is not None and not (isinstance(error, numbers.Real) and not isinstance(error, bool)
-            and 0 < error < math.inf):
+            and 0 < float(error) < math.inf):
         raise ValueError(f"outgrad.patch: error is {error!r}, which takes a positive number")
 
 
-def before_any_choice(by_kind):
+def before_any_choice(by_kind: Mapping[str, str]) -> dict[str, str]:
     """by_kind with the default store wherever one is to be chosen."""
     return {kind: stores.OTHERS.get(kind, (stores.DEFAULT,))[0] if store == stores.AUTO else store
         for kind, store in by_kind.items()}
 
 
-def stores_of_pairs(by_kind, error):
+def stores_of_pairs(by_kind: Mapping[str, str], error: float | None) -> tuple[str, ...]:
     """What gated pairs are tried with beside their default, which is exact: their product where the bound of
     its gradient, of any gate and type that has one, is within the error; and 8 bits, where a number is
     moved by no more than that of itself, unless it is far below its tensor's largest (gates.bound)."""
@@ -101,7 +103,7 @@ def stores_of_pairs(by_kind, error):
 _CODES = tuple(f"code:{bits}" for bits in range(1, 9))
 
 
-def _stores_of(activation, dtype, error, formats):
+def _stores_of(activation: str, dtype: torch.dtype, error: float | None, formats: Sequence[str]) -> list[str]:
     """The stores of an activation that are within an error for a y of this type, the default first, which
     always is; of codes the one with the fewest bits. formats: of 8 bits, in which others keep this y."""
     most = max(bounds(activation, dtype).total, error or 0)
@@ -112,7 +114,8 @@ def _stores_of(activation, dtype, error, formats):
     return [store for k, store in enumerate(within) if store not in _CODES or within[k - 1] not in _CODES]
 
 
-def _of_activation(module, calls, error, sizes, in_8_bits):
+def _of_activation(module: Any, calls: list[Any], error: float | None, sizes: dict[Any, int],
+        in_8_bits: dict[tuple[Any, str], Any]) -> Iterator[Choice]:
     """The choices of an activation, with what each keeps. calls: those that are in a graph. in_8_bits: of
     _in_8_bits."""
     for store in _stores_of(module.activation, calls[0].dtype, error, _formats(calls, in_8_bits)):
@@ -128,7 +131,8 @@ def _of_activation(module, calls, error, sizes, in_8_bits):
         yield Choice(store, frozenset(keeps))
 
 
-def _of_norm(module, calls, error, sizes, in_8_bits):
+def _of_norm(module: Any, calls: list[Any], error: float | None, sizes: dict[Any, int],
+        in_8_bits: dict[tuple[Any, str], Any]) -> Iterator[Choice]:
     """The choices of a norm that are not its default, which is as exact as today and always allowed."""
     _, weight, bias, *_ = module._arguments()
     if weight is None or weight.is_meta or is_fake(weight):  # without values
@@ -146,7 +150,8 @@ def _of_norm(module, calls, error, sizes, in_8_bits):
         yield Choice(store, frozenset((*codes, *(_own(sizes, each) for each in own))))
 
 
-def _in_8_bits(swapped, module_of, after, kept):
+def _in_8_bits(swapped: Sequence[Any], module_of: Callable[[str], nn.Module], after: Kept,
+        kept: dict[str, set[Any]]) -> dict[tuple[Any, str], Any]:
     """{(a storage, a format of 8 bits): the codes of it that Linears keep}."""
     found = {}
     for one in swapped:
@@ -154,28 +159,32 @@ def _in_8_bits(swapped, module_of, after, kept):
             for call in after.calls.get(one.name, ()):
                 codes = kept.get(one.name, set()) - {call.x}
                 if call.x is not None and codes:  # beside a scale
-                    found[call.x, module.store] = max(codes, key=after.sizes.get)
+                    found[call.x, module.store] = max(codes, key=after.sizes.__getitem__)
     return found
 
 
-def _formats(calls, in_8_bits):
+def _formats(calls: list[Call], in_8_bits: dict[tuple[Any, str], Any]) -> list[str]:
     return [of for of in library.FP8 if all((call.y, of) in in_8_bits for call in calls)]
 
 
-def _own(sizes, count):
+def _own(sizes: dict[Any, int], count: int) -> Any:
     """A key for a storage that does not exist yet."""
     key = "new", len(sizes)
     sizes[key] = count
     return key
 
 
-def _choices(swapped, module_of, asked, before, after, error):
+def _choices(swapped: Sequence[Any], module_of: Callable[[str], nn.Module],
+        asked: Callable[[nn.Module], str | None], before: Kept, after: Kept,
+        error: float | None) -> tuple[dict[str, list[Choice]], dict[Any, int], set[Any]]:
     """({name: what that module may keep, what it keeps now first, PyTorch's class last}, {storage: bytes},
     the storages that modules without a choice keep).
 
     Where a module of ours is called no more, because it is a part of a node of the module above it, a gated
     pair's, that one and the parts of its node have one choice together, under the part's name."""
-    sizes, found, choosing = dict(after.sizes), {}, set()
+    sizes: dict[Any, int] = dict(after.sizes)
+    found: dict[str, list[Choice]] = {}
+    choosing: set[str] = set()
     as_after = _as_after(before, after, sizes)
     own = {one.name for one in swapped if after.calls.get(one.name)}
     kept_before, kept_after = before.by_module(), after.by_module()
@@ -197,7 +206,7 @@ def _choices(swapped, module_of, asked, before, after, error):
         if name not in own:
             # With another store than the default the node is none: beside the activation all is PyTorch's.
             beside = {as_after[one] for one in _union(kept_before, names - {name})}
-            others = [Choice(one.store, beside.union(as_after.get(key, key) for key in one.keeps))
+            others = [Choice(one.store, frozenset(beside.union(as_after.get(key, key) for key in one.keeps)))
                 for one in others]
         now = getattr(module, "store", stores.DEFAULT)
         found[name] = [Choice(now, frozenset(ours)), *(one for one in others if one.store != now),
@@ -206,14 +215,14 @@ def _choices(swapped, module_of, asked, before, after, error):
     return found, sizes, {storage for storage, owners in after.owners.items() if owners - choosing}
 
 
-def _union(kept, names):
+def _union(kept: dict[str, set[Any]], names: Iterable[str]) -> set[Any]:
     return set().union(*(kept[name] for name in names if name in kept))
 
 
-def _as_after(before, after, sizes):
+def _as_after(before: Kept, after: Kept, sizes: dict[Any, int]) -> dict[Any, Any]:
     """For each storage of the pass before the one of the pass after that the same call has; where there is
     none, it is one of its own."""
-    same = {}
+    same: dict[Any, Any] = {}
     for name, calls in before.calls.items():
         others = after.calls.get(name, [])
         for call, other in zip(calls, others) if len(calls) == len(others) else ():
@@ -230,23 +239,25 @@ def _as_after(before, after, sizes):
 class _State:
     """Which of its choices each module has, and what that keeps."""
 
-    def __init__(self, choices, sizes, fixed):
-        self.sizes, self.fixed, self.now, self.keepers = sizes, fixed, {}, collections.Counter()
+    def __init__(self, choices: dict[str, list[Choice]], sizes: dict[Any, int], fixed: set[Any]) -> None:
+        self.sizes, self.fixed = sizes, fixed
+        self.now: dict[str, Choice] = {}
+        self.keepers: collections.Counter[Any] = collections.Counter()
         for name, (first, *_) in choices.items():
             self.put(name, first)
 
-    def put(self, name, choice):
+    def put(self, name: str, choice: Choice) -> None:
         self.now[name] = choice
         self.keepers.update(choice.keeps)
 
-    def take(self, name):
+    def take(self, name: str) -> None:
         self.keepers.subtract(self.now.pop(name).keeps)
 
-    def adds(self, choice):
+    def adds(self, choice: Choice) -> int:
         """The bytes that a choice would add to what is kept without it."""
         return sum(self.sizes[one] for one in choice.keeps if one not in self.fixed and not self.keepers[one])
 
-    def try_to_give(self, options):
+    def try_to_give(self, options: dict[str, list[Choice]]) -> bool:
         """Gives each module of {module: choices} the cheapest of them, in this order; takes that back and is
         False if no bytes are saved."""
         before, saved = {name: self.now[name] for name in options}, 0
@@ -268,7 +279,7 @@ class _State:
         return saved > 0
 
 
-def _settle(state, choices):
+def _settle(state: _State, choices: dict[str, list[Choice]]) -> None:
     """Changes the choices of one module, or of all that could share a storage, while that saves bytes."""
     sharing = collections.defaultdict(list)
     for name, options in choices.items():
@@ -284,7 +295,9 @@ def _settle(state, choices):
         pass
 
 
-def decide(swapped, module_of, asked, before, after, error=None):
+def decide(swapped: Sequence[Any], module_of: Callable[[str], nn.Module],
+        asked: Callable[[nn.Module], str | None], before: Kept, after: Kept,
+        error: float | None = None) -> dict[str, Decision]:
     """{module: Decision} for those that should have another class or store than in the pass after.
 
     swapped: the report's rows of modules that have a class of ours. module_of(name): a module. asked(module):

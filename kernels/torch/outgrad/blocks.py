@@ -17,8 +17,8 @@ import functools
 import inspect
 import itertools
 import types
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import nn
@@ -87,19 +87,19 @@ class _FeedsForward:
     # Hugging Face's apply_chunking_to_forward asks for it in each call; Python need not find it each time.
     setattr(feed_forward_chunk, "__signature__", inspect.signature(feed_forward_chunk))
 
-    def __reduce_ex__(self, protocol):
-        _, _, *state = super().__reduce_ex__(protocol)
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        _, _, *state = tuple(super().__reduce_ex__(protocol))
         return _new_feeding_forward, (self.__dict__["_outgrad_was"],), *state
 
 
 @functools.cache
-def _feeding_forward(kind):
+def _feeding_forward(kind: type) -> type:
     return type(kind.__name__, (_FeedsForward, kind),
         {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
 
 
-def _new_feeding_forward(kind):
-    ours = _feeding_forward(kind)
+def _new_feeding_forward(kind: type) -> Any:
+    ours: Any = _feeding_forward(kind)
     return ours.__new__(ours)
 
 
@@ -130,20 +130,21 @@ class Rewritten:
     _outgrad_pairs = stores.DEFAULT_OF_PAIRS  # what its gated pairs keep, by patch
     _outgrad_parts: tuple[frozenset[str], ...]  # what _rewritten was given beside the class
 
-    def _outgrad_norm_of(self, norm, x, residual):
+    def _outgrad_norm_of(self, norm: Any, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """norm(x + residual)."""
         return norm.of_lost_sum(x, residual) if _takes_sum(norm, x, residual) else norm(x + residual)
 
-    def _outgrad_norm_and(self, norm, x, residual):
+    def _outgrad_norm_and(self, norm: Any, x: torch.Tensor,
+            residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """norm(x + residual), and the sum."""
         if _takes_sum(norm, x, residual):
             return norm.of_sum(x, residual)
         z = x + residual
         return norm(z), z
 
-    def _outgrad_linears_of(self, x, *linears):
+    def _outgrad_linears_of(self, x: torch.Tensor, *linears: Any) -> Iterable[torch.Tensor]:
         """The results of several Linears for x."""
-        parameters = []
+        parameters: list[Any] = []
         for one in linears:
             weight, bias = _plain(one)
             if weight is None or weight.dtype != getattr(x, "dtype", None):
@@ -154,14 +155,16 @@ class Rewritten:
                 return functional.linears_of(x, parameters)
         return [one(x) for one in linears]
 
-    def _outgrad_gated(self, gate, first, second, swapped=False):
+    def _outgrad_gated(self, gate: Any, first: torch.Tensor, second: torch.Tensor,
+            swapped: bool = False) -> torch.Tensor:
         """gate(first) * second; swapped: first * gate(second)."""
         a, b = (second, first) if swapped else (first, second)
         if (name := _takes_pair(gate, a, b)) is None:
             return first * gate(second) if swapped else gate(first) * second
         return gates.gated(*_as_packed(a, b), name, stores.for_pair(self._outgrad_pairs, name, a.dtype))
 
-    def _outgrad_gated_linear(self, linear, gate, first, second, swapped=False):
+    def _outgrad_gated_linear(self, linear: Any, gate: Any, first: torch.Tensor, second: torch.Tensor,
+            swapped: bool = False) -> torch.Tensor:
         """What a Linear makes of such a product."""
         a, b = (second, first) if swapped else (first, second)
         weight, bias = _plain(linear)
@@ -173,12 +176,12 @@ class Rewritten:
         return gates.gated_linear(*_as_packed(a, b), weight, bias, name,
             stores.for_pair(self._outgrad_pairs, name, dtype))
 
-    def __reduce_ex__(self, protocol):
-        _, _, *state = super().__reduce_ex__(protocol)
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        _, _, *state = tuple(super().__reduce_ex__(protocol))
         return _new, (self.__dict__["_outgrad_was"], *self._outgrad_parts), *state
 
 
-def _takes_pair(gate, a, b):
+def _takes_pair(gate: Any, a: object, b: object) -> str | None:
     """The name of the activation, where a gate of ours and what it gets make a gated pair."""
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.shape == b.shape
             and a.dtype == b.dtype and a.device == b.device and functional._is_usable(a)
@@ -188,7 +191,7 @@ def _takes_pair(gate, a, b):
     return name if name in library.GATES else None
 
 
-def _as_packed(a, b):
+def _as_packed(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
     """(the matrix, None) where a and b are the halves of the rows of one, as chunk makes them."""
     if not torch.compiler.is_compiling() and (whole := a._base) is not None and whole is b._base:
         columns = a.shape[-1]
@@ -202,7 +205,7 @@ def _as_packed(a, b):
     return a, b
 
 
-def _takes_sum(norm, x, residual):
+def _takes_sum(norm: Any, x: object, residual: object) -> bool:
     if not (isinstance(norm, modules._Norm) and norm.store == stores.DEFAULT_OF_NORMS
             and isinstance(x, torch.Tensor) and isinstance(residual, torch.Tensor)):
         return False
@@ -211,17 +214,18 @@ def _takes_sum(norm, x, residual):
 
 
 @functools.cache
-def _rewritten(kind, norms, linears, gates):
+def _rewritten(kind: type, norms: frozenset[str], linears: frozenset[str],
+        gates: frozenset[str]) -> tuple[type, frozenset[str], frozenset[str], bool] | None:
     """(a class like this one whose methods give the norms of these names the two parts of a sum where they
     normalise one, what several of these Linears read to all of them at once, and a gated pair to its gate;
     the names of the norms and the gates that it does so for; whether it does so for Linears). None if there
     are none, or no source to be read."""
-    found = {name: _rewritten_method(kind.__dict__.get(name), norms, linears, gates) for name in _METHODS}
-    found = {name: one for name, one in found.items() if one is not None}
+    found = {name: one for name in _METHODS
+        if (one := _rewritten_method(kind.__dict__.get(name), norms, linears, gates)) is not None}
     if not found:
         return None
 
-    def made():
+    def made() -> type:
         return type(kind.__name__, (Rewritten, kind), {**{name: ours for name, (ours, *_) in found.items()},
             "_outgrad_parts": (norms, linears, gates), "__module__": kind.__module__,
             "__qualname__": kind.__qualname__})
@@ -241,11 +245,12 @@ def _rewritten(kind, norms, linears, gates):
 _METHODS = ("forward", "_apply_gate")
 
 
-def _wrappers(function):
+def _wrappers(function: Any) -> list[types.CodeType]:
     return [each.__code__ for each in _unwrapped(function)[:-1]]
 
 
-def _rewritten_method(method, norms, linears, gates):
+def _rewritten_method(method: Any, norms: frozenset[str], linears: frozenset[str],
+        gates: frozenset[str]) -> tuple[Any, set[str], set[str], bool] | None:
     """(a method as _rewritten has it, the names of the norms and of the gates, whether Linears), or None."""
     function = _unwrapped(method)[-1]
     if not inspect.isfunction(function) or function.__closure__:
@@ -280,12 +285,13 @@ def _rewritten_method(method, norms, linears, gates):
     return ours, sums.found, pairs.found, shared.found
 
 
-def _new(kind, *parts):
-    ours, *_ = _rewritten(kind, *parts)
-    return ours.__new__(ours)
+def _new(kind: type, *parts: frozenset[str]) -> Any:
+    made: Any = _rewritten(kind, *parts)
+    return made[0].__new__(made[0])
 
 
-def _function_of(definition, imports, like):
+def _function_of(definition: ast.FunctionDef, imports: Iterable[ast.stmt],
+        like: types.FunctionType) -> types.FunctionType | None:
     """What a definition makes where a function was made, with that one's globals, defaults and words.
     imports: those of its module, by which Python calls what a module has in another way than what an object
     has; they are not run."""
@@ -300,7 +306,7 @@ def _function_of(definition, imports, like):
     return made
 
 
-def _unwrapped(function):
+def _unwrapped(function: Any) -> list[Any]:
     """A function and those that it wraps, from the outside in."""
     functions = [function]
     while hasattr(functions[-1], "__wrapped__"):
@@ -311,14 +317,17 @@ def _unwrapped(function):
 class _OfMethod(ast.NodeTransformer):
     """Rewrites the statements of a method, branch by branch, but not what it defines."""
 
-    def generic_visit(self, node):
+    def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
         for field in ("body", "orelse", "finalbody"):
             if isinstance(statements := getattr(node, field, None), list):
                 self._join(statements)
         return node
 
-    def visit_FunctionDef(self, node):
+    def _join(self, statements: list[Any]) -> None:
+        raise NotImplementedError
+
+    def visit_FunctionDef(self, node: ast.AST) -> ast.AST:
         return node  # of its own names
 
     visit_Lambda = visit_AsyncFunctionDef = visit_ClassDef = visit_FunctionDef
@@ -334,14 +343,15 @@ class _Sums(_OfMethod):
     Where a branch stands between the sum and the norm, as GPT-2's cross attention does, each of its two ways
     gets both. own: the object's name."""
 
-    def __init__(self, own, norms):
-        self.own, self.norms, self.found = own, norms, set()
+    def __init__(self, own: str, norms: frozenset[str]) -> None:
+        self.own, self.norms = own, norms
+        self.found: set[str] = set()
 
-    def _join(self, statements):
+    def _join(self, statements: list[Any]) -> None:
         for k in range(len(statements)):  # which become fewer
             statements[k : k + 4] = self._joined(statements[k : k + 4])
 
-    def _joined(self, statements):
+    def _joined(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         match statements:
             case [ast.Assign(targets=[ast.Name(z)], value=ast.BinOp(x, ast.Add(), residual)),
                 ast.Assign(targets=[ast.Name(kept)], value=ast.Name(z_kept)), normalise, *rest]:
@@ -365,7 +375,7 @@ class _Sums(_OfMethod):
                     return [branch]
         return statements
 
-    def _normalised(self, statement, z):
+    def _normalised(self, statement: ast.stmt, z: str) -> Any:
         """The norm in z = self.norm(z); None for another statement."""
         match statement:
             case ast.Assign(targets=[ast.Name(y)], value=ast.Call(func=norm, args=[ast.Name(of)],
@@ -373,16 +383,16 @@ class _Sums(_OfMethod):
                 return norm
         return None
 
-    def _is_norm(self, node):
+    def _is_norm(self, node: ast.AST) -> bool:
         return (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
             and node.value.id == self.own and node.attr in self.norms)
 
-    def _call(self, method, norm, x, residual):
+    def _call(self, method: str, norm: Any, x: ast.expr, residual: ast.expr) -> ast.Call:
         self.found.add(norm.attr)
         return ast.Call(ast.Attribute(ast.Name(self.own, ast.Load()), method, ast.Load()),
             [norm, x, residual], [])
 
-    def visit_Call(self, node):
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         match node:
             case ast.Call(norm, [ast.BinOp(x, ast.Add(), residual)], []) if self._is_norm(norm):
@@ -407,20 +417,21 @@ class _Shared(_OfMethod):
 
     VIEWS = frozenset({"view", "reshape", "transpose", "permute", "unflatten", "contiguous"})
 
-    def __init__(self, own, linears):
+    def __init__(self, own: str, linears: frozenset[str]) -> None:
         self.own, self.linears, self.found = own, linears, False
 
-    def _join(self, statements):
+    def _join(self, statements: list[Any]) -> None:
         statements[:] = list(self._joined(statements))
 
-    def _joined(self, statements):
-        for x, run in itertools.groupby(statements, lambda statement: self._read_by(statement)):
-            run = list(run)
+    def _joined(self, statements: list[ast.stmt]) -> Iterator[ast.stmt]:
+        for x, alike in itertools.groupby(statements, self._read_by):
+            run: list[Any] = list(alike)
             if x is None or len(run) == 1:
                 yield from run
                 continue
             self.found = True
-            results, linears = [], []
+            results: list[ast.expr] = []
+            linears = []
             for statement in run:
                 call = self._call_in(statement.value)
                 name = f"_outgrad_{len(results)}"
@@ -432,7 +443,7 @@ class _Shared(_OfMethod):
             yield ast.copy_location(ast.Assign([ast.Tuple(results, ast.Store())], call), run[0])
             yield from run
 
-    def _read_by(self, statement):
+    def _read_by(self, statement: ast.stmt) -> str | None:
         """What the Linear of a statement reads; None if it is another statement, or changes what is read."""
         match statement:
             case ast.Assign(targets=[ast.Name(result)], value=value) if (
@@ -440,7 +451,7 @@ class _Shared(_OfMethod):
                 return call.args[0].id
         return None
 
-    def _call_in(self, value):
+    def _call_in(self, value: ast.AST) -> Any:
         """The call of a Linear, with views behind it."""
         match value:
             case ast.Call(func=ast.Attribute(ast.Name(self.own), name), args=[ast.Name()],
@@ -463,12 +474,14 @@ class _Pairs(_OfMethod):
 
     the third but where something else reads g, the last for a return, too. own: the object's name."""
 
-    def __init__(self, own, gates, linears, definition):
-        self.own, self.gates, self.linears, self.found = own, gates, linears, set()
+    def __init__(self, own: str, gates: frozenset[str], linears: frozenset[str],
+            definition: ast.FunctionDef) -> None:
+        self.own, self.gates, self.linears = own, gates, linears
+        self.found: set[str] = set()
         self.reads = collections.Counter(node.id for node in ast.walk(definition)
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
 
-    def _join(self, statements):
+    def _join(self, statements: list[Any]) -> None:
         for first, second, third in zip(statements, statements[1:], statements[2:]):
             match first, second, third:
                 case (ast.Assign(targets=[ast.Name(g)], value=ast.Call() as gate),
@@ -476,7 +489,7 @@ class _Pairs(_OfMethod):
                     ast.Assign(value=ast.BinOp(ast.Name(left), ast.Mult(), ast.Name(right)))):
                     if (g, h) == (left, right) and g != h and self._is_gate(gate) and self.reads[g] == 1:
                         first.value = gate.args[0]
-                        product = third.value
+                        product: Any = third.value
                         third.value = ast.copy_location(
                             self._pair(gate.func, [product.left, product.right]), product)
         for k in reversed(range(len(statements) - 1)):
@@ -485,23 +498,24 @@ class _Pairs(_OfMethod):
                     (ast.Return(value=ast.Call(linear, [ast.Name(read)], []))
                     | ast.Assign(targets=[ast.Name(read)],
                     value=ast.Call(linear, [ast.Name()], []))) as last):
-                    behind = ast.copy_location(ast.Call(linear, [product], []), last.value)
-                    if z == read == last.value.args[0].id and (found := self._behind(behind)) is not behind:
+                    value: Any = last.value
+                    behind = ast.copy_location(ast.Call(linear, [product], []), value)
+                    if z == read == value.args[0].id and (found := self._behind(behind)) is not behind:
                         last.value = found
                         del statements[k]
 
-    def _is_gate(self, node):
+    def _is_gate(self, node: ast.AST) -> TypeGuard[ast.Call]:
         match node:
             case ast.Call(ast.Attribute(ast.Name(self.own), name), [_], []):
                 return name in self.gates
         return False
 
-    def _pair(self, gate, arguments):
+    def _pair(self, gate: Any, arguments: list[ast.expr]) -> ast.Call:
         self.found.add(gate.attr)
         return ast.Call(ast.Attribute(ast.Name(self.own, ast.Load()), "_outgrad_gated", ast.Load()),
             [gate, *arguments], [])
 
-    def visit_BinOp(self, node):
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)
         match node:
             case ast.BinOp(gate, ast.Mult(), b) if self._is_gate(gate):
@@ -510,7 +524,7 @@ class _Pairs(_OfMethod):
                 return ast.copy_location(self._pair(gate.func, [b, gate.args[0], ast.Constant(True)]), node)
         return node
 
-    def _behind(self, node):
+    def _behind(self, node: ast.AST) -> Any:
         """A Linear of a pair, as one call."""
         match node:
             case ast.Call(ast.Attribute(ast.Name(self.own), name) as linear,
@@ -520,38 +534,38 @@ class _Pairs(_OfMethod):
                 return ast.copy_location(ast.Call(method, [linear, *arguments], []), node)
         return node
 
-    def visit_Call(self, node):
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         return self._behind(node)
 
 
-def _is_told(argument):
+def _is_told(argument: ast.AST) -> bool:
     """Whether an argument is of names and constants, so that it may be read before or after other
     statements."""
     parts = (ast.Name, ast.Attribute, ast.Constant, ast.Starred, ast.UnaryOp, ast.USub, ast.Tuple, ast.Load)
     return all(isinstance(node, parts) for node in ast.walk(argument))
 
 
-def _replace(statement, old, new):
+def _replace(statement: ast.stmt, old: ast.AST, new: ast.AST) -> None:
     for node in ast.walk(statement):
         for field, value in ast.iter_fields(node):
             if value is old:
                 setattr(node, field, new)
 
 
-def _reads_names_but(test, name):
+def _reads_names_but(test: ast.AST, name: str) -> bool:
     """Whether a condition reads other names alone, so that it may be asked before this one is set."""
     parts = (ast.Name, ast.Constant, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.boolop, ast.unaryop, ast.cmpop,
         ast.Load)
     return all(isinstance(node, parts) and getattr(node, "id", None) != name for node in ast.walk(test))
 
 
-def _norm_takes_all(dropout, norm):
+def _norm_takes_all(dropout: Any, norm: Any) -> bool:
     return (type(norm) is modules.LayerNorm and type(dropout) is modules.Dropout
         and norm.store == stores.DEFAULT_OF_NORMS)
 
 
-def _plain(linear):
+def _plain(linear: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """The weight and the bias of a Linear of PyTorch's own; (None, None) of another one, and where the weight
     is of a subclass of Tensor, hence sharded or quantised."""
     # A module's attributes take 0.5 us each, its dictionaries 0.05.
@@ -562,7 +576,8 @@ def _plain(linear):
     return None, None
 
 
-def _gives(weight, x, like, second=None):
+def _gives(weight: torch.Tensor, x: torch.Tensor, like: torch.Tensor,
+        second: torch.Tensor | None = None) -> bool:
     """Whether what a Linear of this weight makes of x, or what that of a second one makes of this, has the
     shape and type of another tensor."""
     shape, last = x.shape, weight if second is None else second
@@ -571,19 +586,19 @@ def _gives(weight, x, like, second=None):
     return alike and shape[-1] == weight.shape[1] and like.shape == (*shape[:-1], last.shape[0])
 
 
-def _takes_linear(activation):
+def _takes_linear(activation: Any) -> str | None:
     """The name of an activation that a node takes together with the Linear before it; None of another one."""
     return (activation.activation if getattr(type(activation), "forward", None) is modules._Activation.forward
         and activation.store == stores.DEFAULT else None)
 
 
-def _part(module, name):
+def _part(module: nn.Module, name: str) -> Any:
     """module.name, which may be a function in place of a module by now."""
     own = module._modules
     return own[name] if name in own else getattr(module, name)
 
 
-def _activated(linear, activation, x):
+def _activated(linear: Any, activation: Any, x: torch.Tensor) -> torch.Tensor:
     weight, bias = _plain(linear)
     if (weight is not None and (name := _takes_linear(activation)) and x.dim() > 1
             and _are_alone(linear, activation)):
@@ -591,12 +606,12 @@ def _activated(linear, activation, x):
     return activation(linear(x))
 
 
-def _are_alone(*parts):
+def _are_alone(*parts: nn.Module) -> bool:
     """Whether calls of these modules do no more than their classes say, without autocast."""
     return not torch._C._is_any_autocast_enabled() and _have_no_hooks(*parts)
 
 
-def _have_no_hooks(*parts):
+def _have_no_hooks(*parts: nn.Module) -> bool:
     """Whether none of these modules has hooks, or a forward of its own, as accelerate gives it."""
     if has_global_hooks():
         return False
@@ -607,10 +622,10 @@ def _have_no_hooks(*parts):
     return True
 
 
-def _have_only_watched_hooks(*parts):
+def _have_only_watched_hooks(*parts: nn.Module) -> bool:
     """The same, but that patch may watch them: what a gated pair keeps is less than what its parts do."""
 
-    def others(hooks):
+    def others(hooks: Any) -> bool:
         return hooks and any(not hasattr(hook, "outgrad_watches") for hook in hooks.values())
 
     return not has_global_hooks() and not any(
@@ -618,27 +633,27 @@ def _have_only_watched_hooks(*parts):
         or part._backward_hooks or "forward" in part.__dict__ for part in parts)
 
 
-def _dropout_add_norm(self, hidden_states, input_tensor):
+def _dropout_add_norm(self: Any, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> torch.Tensor:
     hidden_states = self.dense(hidden_states)
     hidden_states = self.dropout(hidden_states)
     hidden_states = self.LayerNorm(hidden_states + input_tensor)
     return hidden_states
 
 
-def _linear_activation(self, hidden_states):
+def _linear_activation(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     hidden_states = self.dense(hidden_states)
     hidden_states = self.intermediate_act_fn(hidden_states)
     return hidden_states
 
 
-def _linear_activation_linear(self, hidden_states):
+def _linear_activation_linear(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     hidden_states = self.fc1(hidden_states)
     hidden_states = self.activation_fn(hidden_states)
     hidden_states = self.fc2(hidden_states)
     return hidden_states
 
 
-def _feed_forward_chunk(self, attention_output):
+def _feed_forward_chunk(self: Any, attention_output: torch.Tensor) -> torch.Tensor:
     intermediate_output = self.intermediate(attention_output)
     layer_output = self.output(intermediate_output, attention_output)
     return layer_output
@@ -665,11 +680,11 @@ _BLOCKS: tuple[tuple[set[str], Callable[..., torch.Tensor], Block], ...] = (
 _ACTIVATIONS = (nn.GELU, nn.SiLU, nn.Mish, nn.ELU, modules._Activation)
 
 
-def _is_norm(module):
+def _is_norm(module: nn.Module) -> bool:
     return isinstance(module, (nn.LayerNorm, nn.RMSNorm, modules._Norm))
 
 
-def _is_activation(module):
+def _is_activation(module: nn.Module) -> bool:
     return isinstance(module, _ACTIVATIONS)
 
 
@@ -701,21 +716,21 @@ def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_
     gates = frozenset(name for name, part in parts_there.items() if becomes_activation(part))
     linears = frozenset(name for name, part in parts_there.items() if type(part) is nn.Linear)
     if (norms or gates or len(linears) > 1) and (
-            found := _rewritten(kind, norms, linears,  # type: ignore[arg-type]
+            made := _rewritten(kind, norms, linears,  # type: ignore[arg-type]
                 gates)) is not None:
-        ours, in_sums, in_pairs, shared = found
+        ours, in_sums, in_pairs, shared = made
         what = (["add and norm"] * bool(in_sums) + [PAIR] * bool(in_pairs)
             + ["Linears of one input"] * shared)
         return Block(ours, " and ".join(what), in_sums | in_pairs)
     return None
 
 
-def _feeds_forward(kind, module):
+def _feeds_forward(kind: type, module: nn.Module) -> bool:
     """Whether a layer's feed_forward_chunk is that of BERT, over blocks of BERT's kind."""
     if _code_of(getattr(kind, "feed_forward_chunk", None)) != _code_of(_feed_forward_chunk):
         return False
 
-    def is_block(name, ours):
+    def is_block(name: str, ours: type) -> bool:
         part = module._modules.get(name)
         return part is not None and (type(part) is ours
             or ((block := block_of(part)) is not None and block.ours is ours))
@@ -729,11 +744,11 @@ def why_apart(part: nn.Module) -> str:
         else "it follows no Linear in a forward that is recognised")
 
 
-def _body_of(function):
+def _body_of(function: Any) -> Any:
     code = getattr(function, "__code__", None)
     return code and (code.co_code, code.co_names, code.co_varnames, code.co_consts[1:])
 
 
-def _code_of(function):
+def _code_of(function: Any) -> Any:
     body = _body_of(function)
     return body and (*body, function.__defaults__, function.__kwdefaults__)

@@ -62,7 +62,7 @@ def look_for_drift() -> None:
             _compare_norms_from_8_bits()
 
 
-def watch(norm):
+def watch(norm: Any) -> None:
     """From now on the numbers of this norm are looked at."""
     global _hook
     _watched.add(norm)
@@ -70,18 +70,18 @@ def watch(norm):
         _hook = register_optimizer_step_pre_hook(_before_step), register_optimizer_step_post_hook(_after_step)
 
 
-def _before_step(*_):
+def _before_step(*_: Any) -> None:
     with _disable_current_modes():  # an optimizer of fake tensors may step while there are real norms
         look()
 
 
-def _after_step(*_):
+def _after_step(*_: Any) -> None:
     if not _is_capturing():
         with _disable_current_modes(), torch.no_grad():
             _compare_norms_from_8_bits()
 
 
-def _compare_norms_from_8_bits():
+def _compare_norms_from_8_bits() -> None:
     """On a CPU each by itself, on a device all at once."""
     for device, norms in _by_device().items():
         of_8_bits = [norm for norm in norms if norm.store != stores.DEFAULT_OF_NORMS]
@@ -94,7 +94,7 @@ def _compare_norms_from_8_bits():
                 norm.choose_again()
 
 
-def look(wait=True):
+def look(wait: bool = True) -> None:
     """Acts on the numbers that were copied last time, and copies those of now. wait: where that copy is not
     there yet, which was ordered a step ago."""
     global looks
@@ -122,34 +122,34 @@ def look(wait=True):
         _pending[device] = event, copy, list(map(weakref.ref, norms))
 
 
-def runs(norm):
+def runs(norm: Any) -> None:
     """Looks without waiting if nothing has since this norm ran last: no optimizer has stepped."""
     if norm._outgrad_looks == looks:
         look(wait=False)
     norm._outgrad_looks = looks
 
 
-def _accelerator(device):
+def _accelerator(device: torch.device) -> Any:
     return torch.get_device_module(device)
 
 
-def _is_capturing():
+def _is_capturing() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-def _seen_by(norm):
+def _seen_by(norm: Any) -> torch.Tensor | None:
     return getattr(norm, "_outgrad_seen", None)  # a norm may be gone, or unpatched
 
 
-def _by_device():
-    found = {}
+def _by_device() -> dict[torch.device, list[Any]]:
+    found: dict[torch.device, list[Any]] = {}
     for norm in _watched:
         if (seen := _seen_by(norm)) is not None:
             found.setdefault(seen.device, []).append(norm)
     return found
 
 
-def _act(norms, rows):
+def _act(norms: list[Any], rows: list[list[int]]) -> None:
     lost = []
     for norm, (near, beyond) in zip(norms, rows, strict=True):
         if not (near or beyond) or _seen_by(norm) is None:

@@ -6,29 +6,32 @@ activation keep y and its bit, because y is the result of another operator than 
 says that a channel has drifted; one that has drifted too far makes its gradients NaN.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from . import functional, library
 
 
-def _gives(name, keep, gradients):
+def _gives(name: str, keep: Callable[..., Any], gradients: Callable[..., Any]) -> None:
     """The derivative of an operator: keep(ctx, inputs, outputs) stores what gradients(ctx, saved, *dy) reads,
     where dy is None for a result that does not reach the loss."""
 
-    def setup_context(ctx, inputs, output):
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.set_materialize_grads(False)
         keep(ctx, inputs, (output,) if isinstance(output, torch.Tensor) else output)
 
-    def backward(ctx, *dy):
-        dy = dy[0] if isinstance(dy[0], list) else dy
+    def backward(ctx: Any, *dy: Any) -> Any:
+        given = dy[0] if isinstance(dy[0], list) else dy
         if torch.is_grad_enabled() and name != "dropout":
-            return functional._recorded(name, gradients, ctx, dy)
-        return gradients(ctx, ctx.saved_tensors, *dy)
+            return functional._recorded(name, gradients, ctx, given)
+        return gradients(ctx, ctx.saved_tensors, *given)
 
     torch.library.register_autograd(f"outgrad_exported::{name}", backward, setup_context=setup_context)
 
 
-def _keep_activation(ctx, inputs, outputs):
+def _keep_activation(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
     ctx.activation = inputs[-1]
     ctx.save_for_backward(*outputs)
 
@@ -37,13 +40,13 @@ _gives("activation_forward", _keep_activation,
     lambda ctx, saved, dy, _: (library.activation_backward(dy, *saved, ctx.activation), None))
 
 
-def _keep_store(ctx, inputs, outputs):
+def _keep_store(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
     _, *ctx.of, seed, scale = inputs
     store = library.BY_NUMBER[ctx.of[1]]
     ctx.save_for_backward(seed, scale, *outputs[store.writes_y and not store.keeps_y :])
 
 
-def _store_gradients(ctx, saved, dy, *_):
+def _store_gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor, *_: Any) -> tuple[Any, ...]:
     seed, scale, *kept = saved
     return library.store_backward(dy, kept, *ctx.of, seed, scale), *[None] * 5
 
@@ -51,12 +54,12 @@ def _store_gradients(ctx, saved, dy, *_):
 _gives("store_forward", _keep_store, _store_gradients)
 
 
-def _keep_pair(ctx, inputs, _):
+def _keep_pair(ctx: Any, inputs: tuple[Any, ...], _: Any) -> None:
     *pair, ctx.activation = inputs
     ctx.save_for_backward(*pair)
 
 
-def _pair_gradients(ctx, saved, dy):
+def _pair_gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor) -> tuple[Any, ...]:
     da, db, _ = library.gated_backward(dy, *saved, ctx.activation, False)
     return da, None if saved[1] is None else db, None
 
@@ -64,13 +67,13 @@ def _pair_gradients(ctx, saved, dy):
 _gives("gated_forward", _keep_pair, _pair_gradients)
 
 
-def _keep_product(ctx, inputs, outputs):
+def _keep_product(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
     _, b, ctx.activation = inputs
     ctx.packed = b is None
     ctx.save_for_backward(*outputs)
 
 
-def _product_gradients(ctx, saved, dz, *_):
+def _product_gradients(ctx: Any, saved: tuple[Any, ...], dz: torch.Tensor, *_: Any) -> tuple[Any, ...]:
     da, db = library.product_backward(dz, *saved, ctx.activation, ctx.packed)
     return da, None if ctx.packed else db, None
 
@@ -81,7 +84,7 @@ _gives("bias_gelu_forward", lambda ctx, inputs, outputs: ctx.save_for_backward(*
 _gives("dropout", functional._dropout_keep, functional._dropout_gradients)
 
 
-def _keep_softmax(ctx, inputs, outputs):
+def _keep_softmax(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
     ctx.columns = inputs[1]
     ctx.save_for_backward(outputs[1])
 
@@ -92,7 +95,7 @@ _gives("norm_forward", functional._norm_keep,
     lambda ctx, saved, dy, *_: functional._gradients_from_y(ctx, saved, dy))
 
 
-def _keep_norm_in_8_bits(ctx, inputs, outputs):
+def _keep_norm_in_8_bits(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
     *of_norm, ctx.store = inputs
     functional._norm_keep(ctx, (*of_norm, None, 0.0), (*outputs[1:], None))
 
@@ -101,13 +104,14 @@ _gives("norm_forward_8bit", _keep_norm_in_8_bits,
     lambda ctx, saved, dy, *_: functional._gradients_from_8_bits(ctx, saved, dy, ctx.store)[:8])
 
 
-def _keep_norm_of_sum(ctx, inputs, outputs):
+def _keep_norm_of_sum(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
     _, _, columns, gamma, beta, eps, rms, channels, seed, p, _, _, tau = inputs
     of_sum = seed, p, columns, gamma, beta, eps, rms, channels, None, tau
     ctx.save_for_backward(*functional._kept_of_norm_of_sum(ctx, of_sum, *outputs[:3]))
 
 
-def _norm_of_sum_gradients(ctx, saved, dy, _, __, dz_next):
+def _norm_of_sum_gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor | None, _: Any, __: Any,
+        dz_next: torch.Tensor | None) -> tuple[Any, ...]:
     for_x, for_residual, _, *of_parameters = ctx.needs_input_grad[:5]
     if dy is None:  # only z reaches the loss
         return dz_next if for_x else None, dz_next if for_residual else None, *[None] * 11

@@ -13,6 +13,8 @@ nor codes that no graph keeps. What PyTorch does not count is what its own autog
 change through .data, or by another library.
 """
 
+from typing import Any
+
 import torch
 from torch._subclasses.fake_tensor import is_fake
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -35,7 +37,7 @@ LEAST_OF_ACTIVATIONS = 1.0
 LEAST, MOST = 2.0**-100, 2.0**127
 
 
-def _largest_of(x):
+def _largest_of(x: torch.Tensor) -> torch.Tensor:
     """The largest finite magnitude of x in float32; 0 if there is none."""
     if x.numel() == 0:
         return x.new_zeros((), dtype=torch.float32)
@@ -54,7 +56,7 @@ def scale_of(x: torch.Tensor, fp8: int, least: float) -> torch.Tensor:
 
 
 @scale_of.register_fake
-def _(x, fp8, least):
+def _(x: torch.Tensor, fp8: int, least: float) -> torch.Tensor:
     return x.new_empty((1,), dtype=torch.float32)
 
 
@@ -66,7 +68,7 @@ def encode(x: torch.Tensor, scale: torch.Tensor, fp8: int) -> torch.Tensor:
 
 
 @encode.register_fake
-def _(x, scale, fp8):
+def _(x: torch.Tensor, scale: torch.Tensor, fp8: int) -> torch.Tensor:
     return x.new_empty((x.numel(),), dtype=torch.uint8)
 
 
@@ -77,7 +79,7 @@ def decode(codes: torch.Tensor, scale: torch.Tensor, fp8: int, dtype: torch.dtyp
 
 
 @decode.register_fake
-def _(codes, scale, fp8, dtype):
+def _(codes: torch.Tensor, scale: torch.Tensor, fp8: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty_like(codes, dtype=dtype)
 
 
@@ -87,7 +89,7 @@ def _(codes, scale, fp8, dtype):
 _offers = WeakTensorKeyDictionary()
 
 
-def _can_have_offers(x):
+def _can_have_offers(x: torch.Tensor) -> bool:
     # A graph of torch.compile has no such dictionary, under a transform another tensor stands for x, and of
     # what was made in inference mode PyTorch counts no changes.
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
@@ -95,11 +97,11 @@ def _can_have_offers(x):
     return (type(x) is torch.Tensor or is_fake(x)) and not x.is_inference()
 
 
-def _state(x):
+def _state(x: torch.Tensor) -> tuple[Any, ...]:
     return x._version, x.shape, x.stride(), x.storage_offset(), x.dtype
 
 
-def offer(x, what, *kept, step=False):
+def offer(x: torch.Tensor, what: Any, *kept: torch.Tensor, step: bool = False) -> None:
     """Says of x, until it changes, that these tensors are what is kept of it: for a format of 8 bits its
     codes and their scale. step: of a norm (kernels/norm_store.h), whose scale s, the four bytes of a float32,
     is what x was divided by and not what it was multiplied by."""
@@ -109,7 +111,7 @@ def offer(x, what, *kept, step=False):
             StorageWeakRef(x.untyped_storage()), _state(x))
 
 
-def offered(x, what):
+def offered(x: torch.Tensor, what: Any) -> tuple[torch.Tensor, ...] | None:
     """What of this kind was offered and holds for x now, or None."""
     if not _can_have_offers(x) or (entry := _offers.get(x, {}).get(what)) is None:
         return None

@@ -9,8 +9,8 @@ derivatives: a second derivative raises an error, since the output does not give
 import math
 import operator
 import textwrap
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
 
 import torch
 from torch.autograd import forward_ad
@@ -18,13 +18,13 @@ from torch.autograd import forward_ad
 from . import fp8, library, sharded, stores
 
 
-def _is_usable(x):
+def _is_usable(x: object) -> bool:
     """Whether x is a dense tensor of a type that is supported: what _expect finds out at length."""
     return (isinstance(x, torch.Tensor) and x.dtype in library.FORMATS and x.layout is torch.strided
         and not x.is_nested)
 
 
-def _expect(function, **tensors):
+def _expect(function: str, **tensors: Any) -> None:
     """Raises an error that says which argument cannot be used, and why. The others are compared with the
     first."""
     first_name, first = next(iter(tensors.items()))
@@ -49,27 +49,27 @@ class _Once(torch.autograd.Function):
     """A backward pass whose own derivative (the second derivative of the operation) is an error."""
 
     @staticmethod
-    def forward(operation, compute, *tensors):
+    def forward(operation: str, compute: Callable[..., Any], *tensors: torch.Tensor) -> Any:
         return compute(*tensors)
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.operation = inputs[0]
 
     @staticmethod
-    def vmap(info, in_dims, operation, *_):
+    def vmap(info: Any, in_dims: Any, operation: str, *_: Any) -> None:
         raise NotImplementedError(
             f"outgrad.{operation}: torch.vmap over its gradient, as in torch.func.jacrev, is not supported; "
             f"torch.autograd.functional.jacobian computes the same")
 
     @staticmethod
-    def backward(ctx, *_):
+    def backward(ctx: Any, *_: Any) -> None:
         raise RuntimeError(
             f"outgrad.{ctx.operation}: the second derivative is not known from the output; use PyTorch's own "
             f"for double backward")
 
 
-def _recorded(name, gradients, ctx, dy):
+def _recorded(name: str, gradients: Callable[..., Any], ctx: Any, dy: Sequence[Any]) -> Any:
     """gradients(ctx, saved, *dy) while a graph of the backward pass is recorded: differentiating it is an
     error.
 
@@ -96,16 +96,19 @@ class _Operation:
     dimensions of the first input a part of a DTensor must have all elements; None: there are no parts.
     """
 
-    def __init__(self, name, compute, keep, gradients, without_y=False, shown=0, results=1,
-            differentiable=False, whole=None):
+    def __init__(self, name: str, compute: Callable[..., tuple[Any, ...]], keep: Callable[..., None],
+            gradients: Callable[..., Any], without_y: bool = False, shown: int = 0, results: int = 1,
+            differentiable: bool = False, whole: Callable[..., int] | None = None) -> None:
         if without_y:
             only_compute = compute
 
-            def compute(*inputs):
+            def with_nothing(*inputs: Any) -> tuple[Any, ...]:
                 outputs = only_compute(*inputs)
                 return *outputs, outputs[0].new_empty(0)
 
-        def direct_forward(ctx, *inputs):
+            compute = with_nothing
+
+        def direct_forward(ctx: Any, *inputs: Any) -> Any:
             outputs = compute(*inputs)
             keep(ctx, inputs, outputs)
             if shown:
@@ -114,33 +117,33 @@ class _Operation:
                 return outputs[:results]
             return (*outputs[: 1 + shown], outputs[-1]) if without_y else outputs[0]
 
-        def setup_context(ctx, inputs, output):
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
             ctx.mark_non_differentiable(*(output[1:-1] if without_y else output[results:]))
             keep(ctx, inputs, output)
 
-        def refuse_vmap(info, in_dims, *inputs):
+        def refuse_vmap(info: Any, in_dims: Any, *inputs: Any) -> None:
             raise NotImplementedError(
                 f"outgrad.{name}: torch.vmap is not supported; call it on the whole batch")
 
-        def refuse_jvp(ctx, *tangents):
+        def refuse_jvp(ctx: Any, *tangents: Any) -> None:
             raise NotImplementedError(f"outgrad.{name}: forward-mode derivatives are not supported")
 
-        def backward(ctx, *dy):
+        def backward(ctx: Any, *dy: torch.Tensor | None) -> Any:
             if torch.is_grad_enabled() and not differentiable:
                 return _recorded(name, gradients, ctx, dy[:results])
             return gradients(ctx, ctx.saved_tensors, *dy[:results])
 
         self.without_y, self.given = without_y, max(1 + shown, results)
         self.name, self.compute, self.whole = name, compute, whole
-        self.direct = type(
+        self.direct: Any = type(
             f"{name}_from_output",
             (torch.autograd.Function,),
             # torch.compile accepts no Function with a jvp.
             {"forward": staticmethod(direct_forward), "backward": staticmethod(backward)},
         )
         # Function.apply without its search of all inputs for what a transform of torch.func left behind.
-        self.direct_apply = super(torch.autograd.Function, self.direct).apply
-        self.transformed = type(
+        self.direct_apply = super(torch.autograd.Function, self.direct).apply  # type: ignore[misc]
+        self.transformed: Any = type(
             f"{name}_from_output_transformed",
             (torch.autograd.Function,),
             {
@@ -152,7 +155,7 @@ class _Operation:
             },
         )
 
-    def __call__(self, *inputs):
+    def __call__(self, *inputs: Any) -> Any:
         if type(inputs[0]) not in sharded.PLAIN and sharded.is_sharded(inputs[0]):
             return sharded.of_parts(self.name, self, self.whole and self.whole(*inputs), inputs)
         compiling = torch.compiler.is_compiling()
@@ -168,21 +171,21 @@ class _Operation:
         return result[: self.given] if self.given > 1 else result[0]
 
 
-def dtype_under_autocast(x):
+def dtype_under_autocast(x: torch.Tensor) -> torch.dtype:
     """The type in which a Linear of x computes."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
-def _of_elements(*_):
+def _of_elements(*_: Any) -> int:
     return 0
 
 
-def _of_rows(x, columns, *_):
+def _of_rows(x: torch.Tensor, columns: int, *_: Any) -> int:
     return sharded.dimensions(x.shape, columns)
 
 
-def as_it_lies(operation, x, *others):
+def as_it_lies(operation: Callable[..., Any], x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
     """An elementwise operation of tensors of one shape, on their elements in the order in which x has them in
     memory. So nothing of a dense x is copied, and the result has the strides that PyTorch's own operations
     give it: those of a dense x. What lies in another order than x, such as a dy, the operators copy."""
@@ -198,7 +201,8 @@ def as_it_lies(operation, x, *others):
     return operation(*(each.permute(order) for each in (x, *others))).permute(back)
 
 
-def _parameters(weight, bias):
+def _parameters(weight: torch.Tensor | None,
+        bias: torch.Tensor | None) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """A norm's parameters as the operators take them: of one type."""
     if weight is not None and bias is not None and weight.dtype != bias.dtype:
         return weight.float(), bias.float()
@@ -222,20 +226,21 @@ _FORMULAS = {
 }
 
 
-def _keeping_y(name, index):
+def _keeping_y(name: str, index: int) -> _Operation:
     return _Operation(name, lambda x: library.activation_forward(x, index),
         lambda ctx, inputs, outputs: ctx.save_for_backward(*outputs),
         lambda ctx, saved, dy: library.activation_backward(dy, *saved, index), whole=_of_elements)
 
 
-def _keeping_beside(name, encode, decode, dithered=False, keeps_y=False, shown=0):
+def _keeping_beside(name: str, encode: Callable[..., Any], decode: Callable[..., Any], dithered: bool = False,
+        keeps_y: bool = False, shown: int = 0) -> Callable[..., Any]:
     """encode(x), or with a dither encode(x, seed), gives y and what is kept beside it, of which a call gives
     the first `shown`; decode(saved, dy) gives dx, where `saved` is the seed, y if keeps_y, and the rest."""
 
-    def keep(ctx, inputs, outputs):
+    def keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
         ctx.save_for_backward(*inputs[1:], *(outputs if keeps_y else outputs[1:]))
 
-    def gradients(ctx, saved, dy):
+    def gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor) -> Any:
         return (decode(saved, dy), None) if dithered else decode(saved, dy)
 
     operation = _Operation(name, encode, keep, gradients, without_y=not keeps_y, shown=shown,
@@ -243,35 +248,37 @@ def _keeping_beside(name, encode, decode, dithered=False, keeps_y=False, shown=0
     return (lambda x: operation(x, new_seed(x.device))) if dithered else operation
 
 
-def keeping_own_codes(name, value, gradient, between, bits, dithered):
+def keeping_own_codes(name: str, value: Callable[[torch.Tensor], torch.Tensor],
+        gradient: Callable[[torch.Tensor], torch.Tensor], between: tuple[float, float], bits: int,
+        dithered: bool) -> Callable[[torch.Tensor], torch.Tensor]:
     """x -> value(x), an activation of the caller's own, which keeps codes of gradient(x.float()) in a
     range."""
 
-    def result(what, of, x, dtype):
+    def result(what: str, of: object, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         if not isinstance(of, torch.Tensor) or of.shape != x.shape or of.dtype != dtype:
             found = f"{of.dtype} of {tuple(of.shape)}" if isinstance(of, torch.Tensor) else type(of).__name__
             raise ValueError(
                 f"outgrad.{name}: {what} gave {found}, where {dtype} of {tuple(x.shape)} is needed")
         return of.contiguous()
 
-    def encode(x, seed=None):
+    def encode(x: torch.Tensor, seed: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         y = result("value", value(x), x, x.dtype)
         g = result("gradient", gradient(x.float()), x, torch.float32)
         return y, library.encode_gradients(g, *between, bits, seed)
 
-    def decode(saved, dy):
+    def decode(saved: tuple[Any, ...], dy: torch.Tensor) -> torch.Tensor:
         return library.backward_encoded(dy, saved[dithered], *between, bits, saved[0] if dithered else None)
 
     operation = _keeping_beside(name, encode, decode, dithered)
 
-    def function(x):
+    def function(x: torch.Tensor) -> torch.Tensor:
         _expect(name, x=x)
         return operation(x)
 
     return function
 
 
-def _keeping(name, index, store):
+def _keeping(name: str, index: int, store: str) -> Callable[..., Any]:
     """The operation of an activation that keeps what a store says."""
     if store == stores.DEFAULT:
         return _keeping_y(name, index)
@@ -280,7 +287,8 @@ def _keeping(name, index, store):
     number, scaled, dithered = of.number, of.takes_scale, stores.is_dithered(store)
     kept = slice(dithered + scaled, None if of.keeps_y else -1)
 
-    def encode(x, *seed):  # a default would be one of the inputs that torch.func sees
+    # a default would be one of the inputs that torch.func sees
+    def encode(x: torch.Tensor, *seed: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if of.writes_y:
             return tuple(library.store_forward(x, index, number, bits, *seed))
         x = x.contiguous()
@@ -290,7 +298,7 @@ def _keeping(name, index, store):
         scale = fp8.scale_of(y, number, fp8.LEAST_OF_ACTIVATIONS)
         return y, scale, *library.store_forward(x, index, number, bits, None, scale)
 
-    def decode(saved, dy):
+    def decode(saved: tuple[Any, ...], dy: torch.Tensor) -> torch.Tensor:
         seed, scale = saved[0] if dithered else None, saved[0] if scaled else None
         return library.store_backward(dy, saved[kept], index, number, bits, seed, scale)
 
@@ -298,7 +306,7 @@ def _keeping(name, index, store):
     if not scaled:
         return operation
 
-    def function(x):
+    def function(x: torch.Tensor) -> torch.Tensor:
         y, scale, codes = operation(x)
         fp8.offer(y, number, codes, scale)
         return y
@@ -374,7 +382,8 @@ def gelu(x: torch.Tensor, approximate: Literal["none", "tanh"] = "none",
     return _ACTIVATIONS["gelu_tanh" if approximate == "tanh" else "gelu"](x, store)
 
 
-def _linear_gradients(rows, x, weight, for_x, for_weight, for_bias):
+def _linear_gradients(rows: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, for_x: bool,
+        for_weight: bool, for_bias: bool) -> tuple[Any, Any, Any]:
     """The gradients of a Linear of PyTorch from that of its result, [rows, m]: for x as [rows, n], for weight
     and for the bias."""
     dweight = rows.t().mm(x if x.dim() == 2 else x.reshape(-1, weight.shape[1])) if for_weight else None
@@ -384,7 +393,8 @@ def _linear_gradients(rows, x, weight, for_x, for_weight, for_bias):
 _GELU = library.ACTIVATIONS.index("gelu")
 
 
-def _activation_gradients(dy, y, mask, index, with_dbias, weight):
+def _activation_gradients(dy: torch.Tensor, y: torch.Tensor, mask: torch.Tensor | None, index: int,
+        with_dbias: bool, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The gradient of what an activation was given, and, where the same pass has it, as GELU's has, that of
     the bias before it in the type of the weight."""
     if with_dbias and index == _GELU:
@@ -392,16 +402,16 @@ def _activation_gradients(dy, y, mask, index, with_dbias, weight):
     return library.activation_backward(dy, y, mask, index), None
 
 
-def _linear_keeping_y(name, compute, index):
+def _linear_keeping_y(name: str, compute: Callable[..., Any], index: int) -> _Operation:
     """An activation of a Linear as one node, compute(x, weight, bias) giving (y, mask); x and weight are
     kept, too."""
 
-    def keep(ctx, inputs, outputs):
+    def keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
         x, weight, bias = inputs
         ctx.bias_dtype = None if bias is None else bias.dtype
         ctx.save_for_backward(*outputs, x, weight)
 
-    def gradients(ctx, saved, dy):
+    def gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor) -> tuple[Any, ...]:
         y, mask, x, weight = saved
         for_x, for_weight, for_bias = ctx.needs_input_grad
         dz, dbias = _activation_gradients(dy, y, mask, index, for_bias, weight)
@@ -414,13 +424,14 @@ def _linear_keeping_y(name, compute, index):
     return _Operation(name, compute, keep, gradients)
 
 
-def _linear_gelu_compute(x, weight, bias):
+def _linear_gelu_compute(x: torch.Tensor, weight: torch.Tensor,
+        bias: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
     z = torch.nn.functional.linear(x, weight)
     return library.activation_forward(z, 0) if bias is None else library.bias_gelu_forward(z, bias)
 
 
-def _linear_activation(index):
-    def compute(x, weight, bias):
+def _linear_activation(index: int) -> _Operation:
+    def compute(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
         return library.activation_forward(torch.nn.functional.linear(x, weight, bias), index)
 
     return _linear_keeping_y("linear_activation", compute, index)
@@ -430,7 +441,8 @@ _linear_gelu = _linear_keeping_y("linear_gelu", _linear_gelu_compute, _GELU)
 _linear_activations = {name: _linear_activation(index) for index, name in enumerate(library.ACTIVATIONS)}
 
 
-def _expect_linear(function, x, weight, bias):
+def _expect_linear(function: str, x: torch.Tensor, weight: torch.Tensor,
+        bias: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """x and weight as autocast wants them."""
     if isinstance(x, torch.Tensor) and torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
@@ -483,22 +495,23 @@ def linear_activation(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
     return operation(x, weight, bias)
 
 
-def _linears_of(count):
+def _linears_of(count: int) -> _Operation:
     """Several Linears of one x. The gradients of x are added as the products are made."""
 
-    def compute(x, *parameters):
+    def compute(x: torch.Tensor, *parameters: Any) -> tuple[torch.Tensor, ...]:
         return tuple(torch.nn.functional.linear(x, weight, bias)
             for weight, bias in zip(parameters[::2], parameters[1::2], strict=True))
 
-    def keep(ctx, inputs, outputs):
+    def keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
         ctx.save_for_backward(inputs[0], *inputs[1::2])
         if not torch.compiler.is_compiling():
             ctx.set_materialize_grads(False)
 
-    def gradients(ctx, saved, *dys):
+    def gradients(ctx: Any, saved: tuple[Any, ...], *dys: torch.Tensor | None) -> tuple[Any, ...]:
         x, *weights = saved
         for_x, *wanted = ctx.needs_input_grad
-        of_x, dx, found = x.reshape(-1, x.shape[-1]), None, []
+        of_x, dx = x.reshape(-1, x.shape[-1]), None
+        found: list[torch.Tensor | None] = []
         for dy, weight, for_weight, for_bias in zip(dys, weights, wanted[::2], wanted[1::2], strict=True):
             if dy is None:  # it does not reach the loss
                 found += [None, None]
@@ -519,7 +532,7 @@ SHARED = range(2, 9)
 _LINEARS = {count: _linears_of(count) for count in SHARED}
 
 
-def linears_of(x, parameters):
+def linears_of(x: torch.Tensor, parameters: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
     """What each of several Linears of PyTorch makes of x, which fits them, as one node. parameters: weight,
     bias, weight, bias, ..."""
     return _LINEARS[len(parameters) // 2](x, *parameters)
@@ -528,7 +541,7 @@ def linears_of(x, parameters):
 # --- Norms ----------------------------------------------------------------------------------------
 
 
-def _like(parameter, gradient):
+def _like(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     return (gradient if gradient.dtype == parameter.dtype and gradient.shape == parameter.shape
         else gradient.to(parameter.dtype).view_as(parameter))
 
@@ -537,18 +550,19 @@ def _like(parameter, gradient):
 # seen, tau: what its kernels test (drift.py).
 
 
-def _norm_keep(ctx, inputs, kept):
+def _norm_keep(ctx: Any, inputs: tuple[Any, ...], kept: tuple[Any, ...]) -> None:
     _, ctx.columns, gamma, beta, _, ctx.rms, side_channels, _, ctx.tau = inputs
     ctx.save_for_backward(gamma, beta, side_channels, *kept)
 
 
-def _norm_gradients(ctx, gamma, beta, dx, dgamma, dbeta):
+def _norm_gradients(ctx: Any, gamma: Any, beta: Any, dx: torch.Tensor, dgamma: Any,
+        dbeta: Any) -> tuple[Any, ...]:
     _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
     dgamma, dbeta = _like(gamma, dgamma) if with_dgamma else None, _like(beta, dbeta) if with_dbeta else None
     return dx, None, dgamma, dbeta, *[None] * 5
 
 
-def _gradients_from_y(ctx, saved, dy):
+def _gradients_from_y(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor) -> tuple[Any, ...]:
     gamma, beta, side_channels, y, rstd, side_x_hat = saved
     wanted = ctx.needs_input_grad[2:4]
     found = library.norm_backward(dy, y, ctx.columns, *_parameters(gamma, beta), rstd, ctx.rms,
@@ -556,14 +570,15 @@ def _gradients_from_y(ctx, saved, dy):
     return _norm_gradients(ctx, gamma, beta, *found)
 
 
-def _norm_keeping_y(name):
-    def compute(x, columns, gamma, beta, *rest):
+def _norm_keeping_y(name: str) -> _Operation:
+    def compute(x: torch.Tensor, columns: int, gamma: torch.Tensor | None, beta: torch.Tensor | None,
+            *rest: Any) -> tuple[torch.Tensor, ...]:
         return library.norm_forward(x, columns, *_parameters(gamma, beta), *rest)
 
     return _Operation(name, compute, _norm_keep, _gradients_from_y, whole=_of_rows)
 
 
-def _gradients_from_8_bits(ctx, saved, dy, store):
+def _gradients_from_8_bits(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor, store: int) -> tuple[Any, ...]:
     gamma, beta, side_channels, codes, scales, rstd, side_x_hat, _ = saved
     kept, wanted = ((ctx.columns, *_parameters(gamma, beta), rstd, ctx.rms, side_channels, side_x_hat),
         ctx.needs_input_grad[2:4])
@@ -571,17 +586,18 @@ def _gradients_from_8_bits(ctx, saved, dy, store):
         *library.norm_backward_8bit(dy, codes, scales, *kept, *wanted, store))
 
 
-def _norm_keeping_8_bits(name, word):
+def _norm_keeping_8_bits(name: str, word: str) -> Callable[..., Any]:
     store = library.STORES[word].number
 
-    def compute(x, columns, gamma, beta, *rest):
+    def compute(x: torch.Tensor, columns: int, gamma: torch.Tensor | None, beta: torch.Tensor | None,
+            *rest: Any) -> tuple[torch.Tensor, ...]:
         return library.norm_forward_8bit(x, columns, *_parameters(gamma, beta), *rest[:3], store)
 
     operation = _Operation(name, compute, lambda ctx, inputs, outputs: _norm_keep(ctx, inputs, outputs[1:]),
         lambda ctx, saved, dy: _gradients_from_8_bits(ctx, saved, dy, store), without_y=True, shown=2,
         whole=_of_rows)
 
-    def function(*inputs):
+    def function(*inputs: Any) -> torch.Tensor:
         y, codes, scales = operation(*inputs)
         if word in library.FP8:
             fp8.offer(y, store, codes, scales, step=True)
@@ -597,7 +613,7 @@ _norms = {
 }
 
 
-def norm_store_why_not(store, columns):
+def norm_store_why_not(store: object, columns: int) -> str | None:
     """Why a norm over so many columns cannot have this store (stores.py); None if it can."""
     if not isinstance(store, str) or store not in stores.OF_NORMS:
         return f"{store!r} is no store of norms; there are {', '.join(stores.OF_NORMS)}"
@@ -606,16 +622,19 @@ def norm_store_why_not(store, columns):
         and columns % group != 0 else None)
 
 
-def norm(function, x, columns, of_norm, store=stores.DEFAULT_OF_NORMS):
+def norm(function: str, x: torch.Tensor, columns: int, of_norm: tuple[Any, ...],
+        store: str = stores.DEFAULT_OF_NORMS) -> torch.Tensor:
     """layer_norm or rms_norm of arguments that are known to fit."""
     return _norms[function, store](x, columns, *of_norm)
 
 
-def _checked(function, x, normalized_shape, of_norm, store):
+def _checked(function: str, x: torch.Tensor, normalized_shape: int | Sequence[int], of_norm: tuple[Any, ...],
+        store: str) -> torch.Tensor:
     return norm(function, x, columns_of_norm(function, x, normalized_shape, of_norm, store), of_norm, store)
 
 
-def columns_of_norm(function, x, normalized_shape, of_norm, store=stores.DEFAULT_OF_NORMS):
+def columns_of_norm(function: str, x: torch.Tensor, normalized_shape: int | Sequence[int],
+        of_norm: tuple[Any, ...], store: str = stores.DEFAULT_OF_NORMS) -> int:
     """The columns of a norm; raises an error that says which argument cannot be used, and why."""
     weight, bias, eps, _, side_channels, *_ = of_norm
     plain = store == stores.DEFAULT_OF_NORMS
@@ -628,7 +647,8 @@ def columns_of_norm(function, x, normalized_shape, of_norm, store=stores.DEFAULT
     return columns
 
 
-def _columns_at_a_glance(x, normalized_shape, weight, bias):
+def _columns_at_a_glance(x: torch.Tensor, normalized_shape: int | Sequence[int], weight: torch.Tensor | None,
+        bias: torch.Tensor | None) -> int:
     """The columns of a norm over one dimension whose arguments fit; 0 if that takes a longer look."""
     if not _is_usable(x) or x.dim() == 0:
         return 0
@@ -642,7 +662,8 @@ def _columns_at_a_glance(x, normalized_shape, weight, bias):
     return columns
 
 
-def _expect_norm(function, x, normalized_shape, weight, bias, store):
+def _expect_norm(function: str, x: torch.Tensor, normalized_shape: int | Sequence[int],
+        weight: torch.Tensor | None, bias: torch.Tensor | None, store: str) -> int:
     """The columns of a norm; raises an error that says which argument cannot be used, and why."""
     _expect(function, x=x, weight=weight, bias=bias)
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
@@ -659,7 +680,7 @@ def _expect_norm(function, x, normalized_shape, weight, bias, store):
     return math.prod(shape)
 
 
-def _expect_channels(function, channels, x):
+def _expect_channels(function: str, channels: object, x: torch.Tensor) -> None:
     """Their values are looked at where they are, and on a GPU not at all."""
     if not isinstance(channels, torch.Tensor):
         raise TypeError(f"outgrad.{function}: side_channels is no tensor but {type(channels).__name__}")
@@ -716,13 +737,13 @@ _LARGEST_X_HAT = 6.0  # up to here y must not overflow; a normal variable exceed
 UNIT_OF_STORE = {"e4m3": (1 + 2.0**-20) / 17, "mxfp8": 2.0**-3, "int8": 2.0**-24}
 
 
-def largest_storage_error(dtype, store=stores.DEFAULT_OF_NORMS):
+def largest_storage_error(dtype: torch.dtype, store: str = stores.DEFAULT_OF_NORMS) -> float:
     """The default tau of side_channels: with y in 8 bits and in 16 bits that of `outgrad stability`, 2^-2 and
     2^-4; in float32 128 roundings."""
     return 2.0**-2 if store in library.NORM_STORES else min(2.0**-4, 128 * UNIT_ROUNDOFF[dtype])
 
 
-def _absolute_storage_error(gamma, beta, store):
+def _absolute_storage_error(gamma: torch.Tensor, beta: torch.Tensor, store: str) -> torch.Tensor:
     """What storing y in 8 bits costs at most beside its relative error, for each column: half a step of the
     column's group in rows with |x^| <= 6 (validation/norms/stability.h). gamma >= 0, beta: [n], float64.
     Infinite if a y of the group may overflow."""
@@ -760,7 +781,8 @@ def side_channels(weight: torch.Tensor | None, bias: torch.Tensor | None = None,
     return chosen_channels(weight, bias, dtype, tau, store)
 
 
-def chosen_channels(weight, bias, dtype, tau, store, margin=1):
+def chosen_channels(weight: torch.Tensor | None, bias: torch.Tensor | None, dtype: torch.dtype | None,
+        tau: float | None, store: str, margin: float = 1) -> torch.Tensor | None:
     """side_channels, or with a margin above 1 those of which any limit is within this factor."""
     if weight is None:
         return None
@@ -768,7 +790,8 @@ def chosen_channels(weight, bias, dtype, tau, store, margin=1):
     return found if found.numel() > 0 else None
 
 
-def told_channels(weight, bias, dtype, tau, store, margin=1):
+def told_channels(weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype | None,
+        tau: float | None, store: str, margin: float = 1) -> torch.Tensor:
     """Whether the output of a norm tells each channel well enough."""
     dtype = weight.dtype if dtype is None else dtype
     if dtype not in library.FORMATS:
@@ -779,6 +802,7 @@ def told_channels(weight, bias, dtype, tau, store, margin=1):
     beta = torch.zeros_like(gamma) if bias is None else bias.detach().double().flatten()
     if (why := norm_store_why_not(store, gamma.numel())) is not None:
         raise ValueError(f"outgrad.side_channels: store: {why}")
+    absolute: float | torch.Tensor
     if store == stores.DEFAULT_OF_NORMS:
         u, absolute, overflow = UNIT_ROUNDOFF[dtype], _HALF_SUBNORMAL[dtype], _OVERFLOW[dtype]
     else:
@@ -791,13 +815,15 @@ def told_channels(weight, bias, dtype, tau, store, margin=1):
     return told & ((_LARGEST_X_HAT * gamma + beta) * (1 + 2.0**-10) < overflow / margin)
 
 
-def loses_channels(weight, bias, dtype, tau, store, channels):
+def loses_channels(weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, tau: float | None,
+        store: str, channels: torch.Tensor | None) -> torch.Tensor:
     """Whether the output no longer tells a channel that is none of `channels`, as a tensor."""
     lost = ~told_channels(weight, bias, dtype, tau, store)
     return (lost if channels is None else lost.index_fill(0, channels.long(), False)).any()
 
 
-def expect_8_bits(weight, bias, dtype, tau, store, channels):
+def expect_8_bits(weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, tau: float | None,
+        store: str, channels: torch.Tensor | None) -> None:
     """For compiled code, where `channels` are constants and kernels of norms from 8 bits test nothing: raises
     where y in 8 bits no longer tells a channel that is none of them."""
     with torch.no_grad():
@@ -809,16 +835,16 @@ def expect_8_bits(weight, bias, dtype, tau, store, channels):
 # --- Dropout --------------------------------------------------------------------------------------
 
 
-def _dropout_compute(x, seed, p):
+def _dropout_compute(x: torch.Tensor, seed: torch.Tensor, p: float) -> tuple[torch.Tensor]:
     return (library.dropout(x, seed, p),)
 
 
-def _dropout_keep(ctx, inputs, outputs):
+def _dropout_keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
     _, seed, ctx.p = inputs
     ctx.save_for_backward(seed)
 
 
-def _dropout_gradients(ctx, saved, dy):
+def _dropout_gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor) -> tuple[torch.Tensor, None, None]:
     (seed,) = saved
     operation = _dropout if torch.is_grad_enabled() else library.dropout
     return operation(dy, seed, ctx.p), None, None
@@ -828,19 +854,19 @@ _dropout = _Operation("dropout", _dropout_compute, _dropout_keep, _dropout_gradi
     whole=_of_elements)
 
 
-def checked_probability(function, p, training):
+def checked_probability(function: str, p: float, training: bool) -> float:
     if not 0 <= p <= 1:
         raise ValueError(f"outgrad.{function}: p is {p}, a probability is needed")
     return float(p) if training else 0.0
 
 
-def new_seed(device):
+def new_seed(device: torch.device) -> torch.Tensor:
     """A seed of the device's own generator, there: nothing waits, and each launch of a CUDA graph has a new
     one."""
     return torch.randint(0, 2**62, (1,), dtype=torch.int64, device=device)
 
 
-def dropout_seed(x):
+def dropout_seed(x: torch.Tensor) -> torch.Tensor:
     """What new_seed gives for the device of x, bit for bit, without a launch: the host knows where CUDA's
     generator stands. Where a graph is captured or code compiled, or a mode watches what is called, the device
     draws it itself."""
@@ -872,7 +898,8 @@ def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Ten
     return as_it_lies(lambda x: _dropout(x, dropout_seed(x), p), x) if p > 0 else x
 
 
-def _gradients_of_norm_of_sum(ctx, kept, dy, dz_next, wanted):
+def _gradients_of_norm_of_sum(ctx: Any, kept: Sequence[Any], dy: torch.Tensor | None,
+        dz_next: torch.Tensor | None, wanted: tuple[bool, bool, bool]) -> tuple[Any, ...]:
     """The gradients of norm(dropout(x, p) + residual): dz, which is that of the residual, dx, dgamma, dbeta.
     kept: what _kept_of_norm_of_sum gave. wanted: whether dx, dgamma and dbeta are."""
     seed, gamma, beta, side_channels, y, rstd, side_x_hat = kept
@@ -888,33 +915,36 @@ def _gradients_of_norm_of_sum(ctx, kept, dy, dz_next, wanted):
 # What the operations of sums are given beside tensors: (seed, p, columns, *of_norm).
 
 
-def _kept_of_norm_of_sum(ctx, of_sum, y, rstd, side_x_hat):
+def _kept_of_norm_of_sum(ctx: Any, of_sum: Sequence[Any], y: torch.Tensor, rstd: torch.Tensor,
+        side_x_hat: torch.Tensor | None) -> tuple[Any, ...]:
     """What a backward pass reads of a norm."""
     seed, ctx.p, ctx.columns, gamma, beta, _, ctx.rms, side_channels, _, ctx.tau = of_sum
     return seed, gamma, beta, side_channels, y, rstd, side_x_hat
 
 
-def _norm_of_sum_forward(x, residual, of_sum, with_z=False):
+def _norm_of_sum_forward(x: torch.Tensor, residual: torch.Tensor, of_sum: Sequence[Any],
+        with_z: bool = False) -> tuple[torch.Tensor, ...]:
     seed, p, columns, gamma, beta, eps, rms, side_channels, seen, tau = of_sum
     gamma, beta = _parameters(gamma, beta)
     return library.norm_forward_of_sum(x, residual, columns, gamma, beta, eps, rms, side_channels, seed, p,
         with_z, seen, tau)
 
 
-def _norm_of_sum(name, with_z):
+def _norm_of_sum(name: str, with_z: bool) -> _Operation:
     """The norm of z = dropout(x, p) + residual as one node and one pass; a seed of None drops nothing.
     with_z: z is a result, too."""
 
-    def compute(x, residual, *of_sum):
+    def compute(x: torch.Tensor, residual: torch.Tensor, *of_sum: Any) -> tuple[torch.Tensor, ...]:
         y, rstd, side_x_hat, z = _norm_of_sum_forward(x, residual, of_sum, with_z)
         return (y, z, rstd, side_x_hat) if with_z else (y, rstd, side_x_hat)
 
-    def keep(ctx, inputs, outputs):
+    def keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
         ctx.save_for_backward(*_kept_of_norm_of_sum(ctx, inputs[2:], outputs[0], *outputs[-2:]))
         if with_z and not torch.compiler.is_compiling():
             ctx.set_materialize_grads(False)
 
-    def gradients(ctx, saved, dy, dz_next=None):
+    def gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor | None,
+            dz_next: torch.Tensor | None = None) -> tuple[torch.Tensor | None, ...]:
         for_x, for_residual, _, _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
         if dy is None:  # only z reaches the loss
             return dz_next if for_x else None, dz_next if for_residual else None, *[None] * 10
@@ -926,16 +956,17 @@ def _norm_of_sum(name, with_z):
         whole=lambda x, residual, seed, p, columns, *_: sharded.dimensions(x.shape, columns))
 
 
-def _norm_of_linear(name):
+def _norm_of_linear(name: str) -> _Operation:
     """The norm of dropout(linear(h, weight, bias), p) + residual as one node, with the bits of its parts."""
 
-    def compute(h, weight, bias, residual, *of_sum):
+    def compute(h: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor,
+            *of_sum: Any) -> tuple[torch.Tensor, ...]:
         return _norm_of_sum_forward(torch.nn.functional.linear(h, weight, bias), residual, of_sum)[:3]
 
-    def keep(ctx, inputs, outputs):
+    def keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
         ctx.save_for_backward(*_kept_of_norm_of_sum(ctx, inputs[4:], *outputs), *inputs[:2])
 
-    def gradients(ctx, saved, dy):
+    def gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         *of_sum, h, weight = saved
         for_h, for_weight, for_bias, for_residual, _, _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
         for_linear = for_h or for_weight or for_bias
@@ -949,22 +980,23 @@ def _norm_of_linear(name):
     return _Operation(name, compute, keep, gradients)
 
 
-def _norm_of_mlp(name, index):
+def _norm_of_mlp(name: str, index: int) -> _Operation:
     """The norm of dropout(linear(h, weight2, bias2), p) + x with h = activation(linear(x, weight1, bias1)) as
     one node, with the bits of its parts in the forward pass. Of its dx, a sum of two, the second one is not
     rounded before it is added."""
 
-    def compute(x, weight1, bias1, weight2, bias2, *of_sum):
+    def compute(x: torch.Tensor, weight1: torch.Tensor, bias1: torch.Tensor | None, weight2: torch.Tensor,
+            bias2: torch.Tensor | None, *of_sum: Any) -> tuple[torch.Tensor, ...]:
         h, mask = library.activation_forward(torch.nn.functional.linear(x, weight1, bias1), index)
         return *_norm_of_sum_forward(torch.nn.functional.linear(h, weight2, bias2), x, of_sum)[:3], h, mask
 
-    def keep(ctx, inputs, outputs):
+    def keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
         x, weight1, _, weight2, _, *of_sum = inputs
         y, rstd, side_x_hat, h, mask = outputs
         kept = _kept_of_norm_of_sum(ctx, of_sum, y, rstd, side_x_hat)
         ctx.save_for_backward(*kept, x, weight1, weight2, h, mask)
 
-    def gradients(ctx, saved, dy):
+    def gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         *kept, x, weight1, weight2, h, mask = saved
         for_x, for_weight1, for_bias1, for_weight2, for_bias2, *others = ctx.needs_input_grad
         with_dgamma, with_dbeta = others[3:5]
@@ -997,7 +1029,8 @@ _norms_of_mlps = {
 _norms_of_linears = {name: _norm_of_linear(f"linear_{function}") for name, function in DROPOUT_ADD.items()}
 
 
-def columns_of_sum(function, x, residual, normalized_shape, of_norm, columns=0):
+def columns_of_sum(function: str, x: torch.Tensor, residual: torch.Tensor,
+        normalized_shape: int | Sequence[int], of_norm: tuple[Any, ...], columns: int = 0) -> int:
     """The columns of a norm of x + residual; raises an error that says which argument cannot be used, and
     why. columns: not 0 if all but the residual is known to fit."""
     if not (_is_usable(residual) and _is_usable(x) and x.device == residual.device):
@@ -1013,23 +1046,28 @@ def columns_of_sum(function, x, residual, normalized_shape, of_norm, columns=0):
 # dropped.
 
 
-def dropout_add(norm, x, residual, p, columns, of_norm):
+def dropout_add(norm: str, x: torch.Tensor, residual: torch.Tensor, p: float, columns: int,
+        of_norm: tuple[Any, ...]) -> torch.Tensor:
     """norm(dropout(x, p) + residual) as one node."""
     return _dropout_add_norms[norm](x, residual, dropout_seed(x) if p > 0 else None, p, columns, *of_norm)
 
 
-def add(norm, x, residual, columns, of_norm):
+def add(norm: str, x: torch.Tensor, residual: torch.Tensor, columns: int,
+        of_norm: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     """(y, z) of z = x + residual as one node."""
     return _add_norms[norm](x, residual, None, 0.0, columns, *of_norm)
 
 
-def norm_of_linear(norm, h, weight, bias, residual, p, columns, of_norm):
+def norm_of_linear(norm: str, h: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
+        residual: torch.Tensor, p: float, columns: int, of_norm: tuple[Any, ...]) -> torch.Tensor:
     """norm(dropout(linear(h, weight, bias), p) + residual) as one node."""
     return _norms_of_linears[norm](h, weight, bias, residual, dropout_seed(h) if p > 0 else None, p, columns,
         *of_norm)
 
 
-def norm_of_mlp(norm, x, mlp, p, columns, of_norm):
+def norm_of_mlp(norm: str, x: torch.Tensor,
+        mlp: tuple[torch.Tensor, torch.Tensor | None, str, torch.Tensor, torch.Tensor | None], p: float,
+        columns: int, of_norm: tuple[Any, ...]) -> torch.Tensor:
     """norm(dropout(linear(h, weight2, bias2), p) + x) with h = activation(linear(x, weight1, bias1)) as one
     node, mlp being (weight1, bias1, the activation's name, weight2, bias2)."""
     weight1, bias1, activation, weight2, bias2 = mlp

@@ -40,13 +40,14 @@ class _Store(NamedTuple):
     keeps_inputs: bool = False
     keeps_product: bool = False
 
-    def kept(self, inputs, outputs):
+    def kept(self, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
         """Of (a, b) and (z, *more)."""
         return inputs if self.keeps_inputs else outputs if self.keeps_product else outputs[1:]
 
 
-def _recompute(index):
-    def gradients(dz, kept, packed, with_z):
+def _recompute(index: int) -> _Store:
+    def gradients(dz: torch.Tensor, kept: tuple[Any, ...], packed: bool,
+            with_z: bool) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         da, db, z = library.gated_backward(dz, *kept[:2], index, with_z)
         return da, None if packed else db, z
 
@@ -54,8 +55,9 @@ def _recompute(index):
         lambda kept, dtype, shape: library.gated_forward(*kept[:2], index), keeps_inputs=True)
 
 
-def _output(index):
-    def gradients(dz, kept, packed, with_z):
+def _output(index: int) -> _Store:
+    def gradients(dz: torch.Tensor, kept: tuple[Any, ...], packed: bool,
+            with_z: bool) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
         da, db = library.product_backward(dz, *kept[:3], index, packed)
         return da, None if packed else db, kept[0]
 
@@ -63,19 +65,20 @@ def _output(index):
         lambda kept, dtype, shape: kept[0], keeps_product=True)
 
 
-def _in_8_bits(index, of):
-    def codes(x):
+def _in_8_bits(index: int, of: int) -> _Store:
+    def codes(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         scale = fp8.scale_of(x, of, fp8.LEAST)
         return fp8.encode(x, scale, of), scale
 
-    def compute(a, b):
+    def compute(a: torch.Tensor, b: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
         first, second = a.chunk(2, -1) if b is None else (a, b)
         return library.gated_forward(a, b, index), *codes(first), *codes(second)
 
-    def pair(kept, dtype, shape):
+    def pair(kept: tuple[Any, ...], dtype: torch.dtype, shape: Sequence[int]) -> list[torch.Tensor]:
         return [fp8.decode(*one, of, dtype).view(shape) for one in (kept[:2], kept[2:4])]
 
-    def gradients(dz, kept, packed, with_z):
+    def gradients(dz: torch.Tensor, kept: tuple[Any, ...], packed: bool,
+            with_z: bool) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         da, db, z = library.gated_backward(dz, *pair(kept, dz.dtype, dz.shape), index, with_z)
         return (torch.cat((da, db), -1), None, z) if packed else (da, db, z)
 
@@ -83,33 +86,35 @@ def _in_8_bits(index, of):
         lambda kept, dtype, shape: library.gated_forward(*pair(kept, dtype, shape), index))
 
 
-def _pair(store):
-    def keep(ctx, inputs, outputs):
+def _pair(store: _Store) -> functional._Operation:
+    def keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
         ctx.save_for_backward(*store.kept(inputs, outputs))
         ctx.packed = inputs[1] is None
 
-    def gradients(ctx, saved, dy):
+    def gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor) -> tuple[Any, ...]:
         return store.gradients(dy, saved, ctx.packed, False)[:2]
 
     return functional._Operation("gated", store.compute, keep, gradients,
         without_y=not (store.keeps_inputs or store.keeps_product), whole=lambda a, b: int(b is None))
 
 
-def _pair_and_linear(store):
-    def compute(a, b, weight, bias):
+def _pair_and_linear(store: _Store) -> functional._Operation:
+    def compute(a: torch.Tensor, b: torch.Tensor | None, weight: torch.Tensor,
+            bias: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
         z, *more = store.compute(a, b)
         result = torch.nn.functional.linear(z, weight, bias)
         return (result, z, *more) if store.keeps_product else (result, *more)
 
-    def keep(ctx, inputs, outputs):
+    def keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
         ctx.save_for_backward(inputs[2], *(inputs[:2] if store.keeps_inputs else outputs[1:]))
         ctx.packed = inputs[1] is None
 
-    def gradients(ctx, saved, dy):
+    def gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         weight, *kept = saved
         for_a, for_b, for_weight, for_bias = ctx.needs_input_grad
         rows, shape = dy.reshape(-1, weight.shape[0]), (*dy.shape[:-1], weight.shape[1])
-        da = db = z = None
+        da = db = None
+        z: Any = None
         if for_a or for_b:
             da, db, z = store.gradients(rows.mm(weight).view(shape), kept, ctx.packed, for_weight)
         elif for_weight:
@@ -121,7 +126,7 @@ def _pair_and_linear(store):
         without_y=not store.keeps_inputs)
 
 
-def _stores_of(name):
+def _stores_of(name: str) -> dict[str, _Store]:
     """{word of stores.OF_PAIRS: what it means for this gate}."""
     index = library.ACTIVATIONS.index(name)
     found = {stores.DEFAULT_OF_PAIRS: _recompute(index), **{word: _in_8_bits(index, of)
@@ -136,7 +141,8 @@ _pairs, _pairs_and_linears = ({key: make(store) for key, store in _stores.items(
     for make in (_pair, _pair_and_linear))
 
 
-def _of(function, operations, name, store, dtype):
+def _of(function: str, operations: dict[tuple[str, str], functional._Operation], name: str, store: str,
+        dtype: torch.dtype) -> functional._Operation:
     """The operation of an activation that is a gate, with a store."""
     if not isinstance(name, str) or name not in library.GATES:
         raise ValueError(f"outgrad.{function}: activation is {name!r}, none of {', '.join(library.GATES)}")
@@ -160,7 +166,7 @@ def bound(store: str, names: Sequence[str]) -> str:
     return f"|g - f'(a)| <= {' and '.join(off)}; float32 keeps both factors"
 
 
-def _expect_pair(function, a, b):
+def _expect_pair(function: str, a: Any, b: Any) -> None:
     if not (functional._is_usable(a) and (b is None or (functional._is_usable(b) and a.dtype == b.dtype
             and a.device == b.device and a.shape == b.shape))):
         functional._expect(function, a=a, b=b)

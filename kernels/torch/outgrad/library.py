@@ -4,6 +4,7 @@ import ctypes
 import importlib.util
 import pathlib
 import typing
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,9 +38,10 @@ for _function in (_c.outgrad_torch_version, _c.outgrad_torch_activation, _c.outg
     _function.restype = ctypes.c_char_p
 
 
-def _catalogue(function, count):
+def _catalogue(function: Callable[..., Any], count: int) -> list[tuple[Any, ...]]:
     """What a function says of 0, 1, .. until there are no more: names, each with so many numbers."""
-    found, numbers = [], (ctypes.c_int32 * count)()
+    found: list[tuple[Any, ...]] = []
+    numbers = (ctypes.c_int32 * count)()
     while (name := function(len(found), numbers)) is not None:
         found.append((name.decode(), *numbers))
     return found
@@ -51,9 +53,9 @@ ACTIVATIONS: tuple[str, ...] = tuple(name for name, *_ in _activations)
 # Those with a minimum, for which a bit says on which side of it x was.
 MASKED = tuple(name for name, masked, *_ in _activations if masked)
 # Those that a gated pair has (kernels/gate.h).
-GATES = tuple(name for name, _, gate, _ in _activations if gate)
+GATES: tuple[str, ...] = tuple(name for name, _, gate, _ in _activations if gate)
 # Those of which a pair can keep its product, in float16 and bfloat16 (kernels/product.h).
-PRODUCTS = tuple(name for name, *_, product in _activations if product)
+PRODUCTS: tuple[str, ...] = tuple(name for name, *_, product in _activations if product)
 
 
 class Store(typing.NamedTuple):
@@ -89,7 +91,8 @@ class _Fit(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char_p), ("sha256", ctypes.c_char_p), ("bounds", ctypes.c_double * 6)]
 
 
-def fit_of(activation, dtype, store="y", bits=0, dithered=False):
+def fit_of(activation: str, dtype: torch.dtype, store: str = "y", bits: int = 0,
+        dithered: bool = False) -> tuple[str, str, tuple[float, ...]]:
     """The name of the fit that a backward pass runs for one of STORES, its header's SHA-256, and its bounds
     (kA + kB, kK, kT, kR, kBias) with the largest |y| of a tensor for which kT holds."""
     fit = _Fit()
@@ -99,7 +102,7 @@ def fit_of(activation, dtype, store="y", bits=0, dithered=False):
     return fit.name.decode(), fit.sha256.decode(), tuple(fit.bounds)
 
 
-def store_error(activation, store, scale, bits):
+def store_error(activation: str, store: str, scale: float, bits: int) -> float:
     """The proven bound of an activation's gradient from y in 8 bits at this scale, with 0 to 2 bits
     beside."""
     error = ctypes.c_double()
@@ -122,7 +125,8 @@ def product_error(activation: str, dtype: torch.dtype) -> tuple[float, float, fl
 MOST_SOFTMAX = 2**23
 
 
-def softmax_error(n, total=0.0, spread=0.0, largest=0.0):
+def softmax_error(n: int, total: float = 0.0, spread: float = 0.0,
+        largest: float = 0.0) -> tuple[float, float, float]:
     """For a row of n elements with codes: (relative error of p', the largest p with code 0, the bound of sum
     |dx - ds|, where total is sum |ds|, spread the largest less the least dy, and largest the greatest
     |dy|)."""
@@ -132,7 +136,7 @@ def softmax_error(n, total=0.0, spread=0.0, largest=0.0):
     return tuple(found)
 
 
-def softmax_values():
+def softmax_values() -> tuple[float, ...]:
     """What the 256 codes of softmax's output stand for."""
     values = (ctypes.c_float * 256)()
     _c.outgrad_torch_softmax_values(values)
@@ -146,23 +150,23 @@ def version() -> str:
 # --- Operators, of which kernels/torch/operators.h has the list -----------------------------------
 
 
-def _same(x):
+def _same(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _bytes(x, count):
+def _bytes(x: torch.Tensor, count: int) -> torch.Tensor:
     return x.new_empty((count,), dtype=torch.uint8)
 
 
-def _mask(x, activation=0):
+def _mask(x: torch.Tensor, activation: int = 0) -> torch.Tensor:
     return x.new_empty((x.numel() + 31) // 32 if ACTIVATIONS[activation] in MASKED else 0, dtype=torch.int32)
 
 
-def _octets(x, bits):
+def _octets(x: torch.Tensor, bits: int) -> torch.Tensor:
     return _bytes(x, (x.numel() * bits + 7) // 8)
 
 
-def _stored(x, activation, store, bits):
+def _stored(x: torch.Tensor, activation: int, store: int, bits: int) -> list[torch.Tensor]:
     has = BY_NUMBER[store]
     arrays = (
         (has.writes_y, lambda: _same(x)),
@@ -174,40 +178,42 @@ def _stored(x, activation, store, bits):
     return [make() for there, make in arrays if there]
 
 
-def _norm_scales(x, store):
+def _norm_scales(x: torch.Tensor, store: int) -> torch.Tensor:
     group, size = _OF_NORMS[store]
     return _bytes(x, (x.numel() // group if group else 1) * size)
 
 
-def _none(x):
+def _none(x: torch.Tensor) -> torch.Tensor:
     return x.new_empty(0)
 
 
-def _gated(a, b):
+def _gated(a: torch.Tensor, b: torch.Tensor | None) -> torch.Tensor:
     return _same(a if b is not None else a[..., : a.shape[-1] // 2])
 
 
-def _gated_mask(a, b):
+def _gated_mask(a: torch.Tensor, b: torch.Tensor | None) -> torch.Tensor:
     elements = a.numel() if b is not None else a.numel() // 2
     return a.new_empty((elements + 31) // 32, dtype=torch.int32)
 
 
-def _doubled(x):
+def _doubled(x: torch.Tensor) -> torch.Tensor:
     return x.new_empty((*x.shape[:-1], 2 * x.shape[-1]))
 
 
-def _reals(x, count, model):
+def _reals(x: torch.Tensor, count: int, model: torch.Tensor | None) -> torch.Tensor:
     return x.new_empty(count, dtype=torch.float32 if model is None else model.dtype)
 
 
-def _of_rows(x, columns, side_channels):
+def _of_rows(x: torch.Tensor, columns: int,
+        side_channels: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """1 / sigma of each row, and the x^ of side channels."""
     rows = x.numel() // columns
     return x.new_empty(rows, dtype=torch.float32), x.new_empty(rows,
         0 if side_channels is None else side_channels.numel(), dtype=torch.float32)
 
 
-def _of_parameters(dy, columns, gamma, beta, *wanted):
+def _of_parameters(dy: torch.Tensor, columns: int, gamma: torch.Tensor | None, beta: torch.Tensor | None,
+        *wanted: bool) -> Iterator[torch.Tensor]:
     return (_reals(dy, columns if one else 0, beta if gamma is None else gamma) for one in wanted)
 
 
@@ -231,7 +237,7 @@ _RESULTS = {
 }
 
 
-def _operators():
+def _operators() -> None:
     """Finds each operator by name, as an overload: the packet above it would search for that in each call."""
     results = ctypes.c_char_p()
     while (schema := _c.outgrad_torch_operator(len(_OPERATORS), ctypes.byref(results))) is not None:
@@ -239,7 +245,7 @@ def _operators():
         _OPERATORS[name] = operator = getattr(torch.ops.outgrad, name).default
         arguments = ", ".join(f"{one.name}={one.default_value!r}" if one.has_default_value() else one.name
             for one in operator._schema.arguments)
-        of, several = results.value.decode(), len(operator._schema.returns) > 1
+        of, several = (results.value or b"").decode(), len(operator._schema.returns) > 1
         fake = eval(f"lambda {arguments}: {f'({of},)' if several else of}", _RESULTS.copy())
         for namespace in ("outgrad", "outgrad_exported"):
             torch.library.register_fake(f"{namespace}::{name}", fake)
@@ -259,5 +265,6 @@ if TYPE_CHECKING:
 class Exported(TorchFunctionMode):
     """Calls operators under the names that graphs of torch.export have, with derivatives (exported.py)."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (),
+            kwargs: dict[str, Any] | None = None) -> Any:
         return _EXPORTED.get(func, func)(*args, **(kwargs or {}))

@@ -21,22 +21,24 @@ Linear's other gradients are exact, and that of its weight has a variance instea
 """
 
 import math
+from typing import Any
 
 import torch
 
 from . import fp8, functional, library, rows, stores
 
 
-def _compute(x, weight, bias, kept, index, scale, of):
+def _compute(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, kept: torch.Tensor,
+        index: torch.Tensor | None, scale: torch.Tensor | None, of: int | None) -> tuple[torch.Tensor]:
     return (torch.nn.functional.linear(x, weight, bias),)
 
 
-def _keep(ctx, inputs, outputs):
+def _keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
     _, weight, _, *kept, ctx.of = inputs
     ctx.save_for_backward(*kept, weight, outputs[-1])
 
 
-def _gradients(ctx, saved, dy):
+def _gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor) -> tuple[Any, ...]:
     kept, index, scale, weight, _ = saved
     for_x, for_weight, for_bias = ctx.needs_input_grad[:3]
     of_rows, dweight = dy.reshape(-1, weight.shape[0]), None
@@ -54,7 +56,7 @@ def _gradients(ctx, saved, dy):
 _linear = functional._Operation("linear", _compute, _keep, _gradients, without_y=True)
 
 
-def _codes_of(x, of):
+def _codes_of(x: torch.Tensor, of: Any) -> tuple[torch.Tensor, torch.Tensor]:
     values = x.detach()
     scale = fp8.scale_of(values, of, fp8.LEAST)
     codes = fp8.encode(values, scale, of)
@@ -62,10 +64,12 @@ def _codes_of(x, of):
     return codes, scale
 
 
-def _rows_of(x, percent, of, dtype, row_weights, seed):
+def _rows_of(x: torch.Tensor, percent: int, of: int | None, dtype: torch.dtype,
+        row_weights: torch.Tensor | None,
+        seed: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Who reads the same x as others keeps the rows that they keep, whatever its seed."""
     what = percent, of, dtype
-    found = fp8.offered(x, what) if row_weights is None else None
+    found: Any = fp8.offered(x, what) if row_weights is None else None
     if found is None:
         n = math.prod(x.shape[:-1])
         found = rows.sample(x.detach().reshape(n, x.shape[-1]),
@@ -79,7 +83,7 @@ def _rows_of(x, percent, of, dtype, row_weights, seed):
     return found if of is not None else (*found, None)
 
 
-def _expect_rows(x, weight, row_weights):
+def _expect_rows(x: torch.Tensor, weight: torch.Tensor, row_weights: torch.Tensor | None) -> None:
     if x.shape[-1:] != weight.shape[1:]:
         raise ValueError(
             f"outgrad.linear: x of shape {tuple(x.shape)} and weight of shape {tuple(weight.shape)} have no "

@@ -9,7 +9,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 
 from . import drift, fp8, functional, library, sharded, stores
-from .bounds import bounds, rounded_up
+from .bounds import Bounds, bounds, rounded_up
 from .linear import linear
 from .softmax import softmax
 
@@ -52,8 +52,9 @@ class _Activation(_Base):
         name = self.activation
         return super().forward(x) if name is None else getattr(functional, name)(x, store=self.store)
 
-    def _bounds(self, dtype):
-        return bounds(self.activation, dtype, self.store)
+    def _bounds(self, dtype: torch.dtype) -> Bounds:
+        activation: Any = self.activation
+        return bounds(activation, dtype, self.store)
 
     def bound(self, dtype: torch.dtype) -> str:
         """In words, how far the gradient may be from the exact one if the output is of dtype."""
@@ -106,7 +107,7 @@ class Mish(_Activation, nn.Mish):
     inplace = False  # of an object that was made as another class
 
 
-def _as_autocast_does(x):
+def _as_autocast_does(x: torch.Tensor) -> torch.Tensor:
     """x as PyTorch's autocast for GPUs gives it to a softplus or a softmax, which is in float32."""
     return (x.float() if x.device.type == "cuda" and torch.is_autocast_enabled("cuda")
         and x.dtype in library.FORMATS else x)
@@ -138,26 +139,26 @@ class ELU(_Activation, nn.ELU):
 _FORMAT_NAMES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
-def _power_of_two(value):
+def _power_of_two(value: float) -> str:
     """The least power of two that is not less than the argument."""
     return f"2^{math.ceil(math.log2(value))}" if value > 0 else "0"
 
 
-def _equal(a, b):
+def _equal(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
     """Whether two parameters have the same values, or both are missing."""
     if a is None or b is None:
         return a is b
     return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
 
 
-def _parameter(module, name):
+def _parameter(module: nn.Module, name: str) -> Any:
     """module.name, which nn.Module takes 0.5 us to find. What stands for a parameter under FSDP1 or a
     parametrization is no entry of the dictionary."""
     own = module._parameters
     return own[name] if name in own else getattr(module, name)
 
 
-def _whole(parameter):
+def _whole(parameter: Any) -> Any:
     return parameter.full_tensor() if sharded.is_sharded(parameter) else parameter
 
 
@@ -174,7 +175,7 @@ class _Found(NamedTuple):
     channels: torch.Tensor | None
     watched: tuple  # (channels, seen, tau) for the kernels in eager mode
 
-    def holds(self, weight, bias):
+    def holds(self, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
         """Whether these parameters have the values that the channels are of, where values are compared."""
         if not self.copies:
             return self.copies is None
@@ -200,7 +201,7 @@ class _Norm(_Base):
     # (type and device of x, store) of a pass that checked all arguments in eager mode
     _outgrad_checked = None
     # which no copy of a norm has
-    OF_THE_SEARCH = ("_outgrad_found", "_outgrad_stale", "_outgrad_changes", "_outgrad_seen",
+    OF_THE_SEARCH: tuple[str, ...] = ("_outgrad_found", "_outgrad_stale", "_outgrad_changes", "_outgrad_seen",
         "_outgrad_looks", "_outgrad_checked")
 
     def __init__(self, *args: Any, store: str = stores.DEFAULT_OF_NORMS, **kwargs: Any) -> None:
@@ -222,7 +223,7 @@ class _Norm(_Base):
         if store != stores.DEFAULT_OF_NORMS:
             self.store = store
 
-    def _input(self, x):
+    def _input(self, x: torch.Tensor) -> torch.Tensor:
         if not torch._C._is_any_autocast_enabled():
             return x
         kind = x.device.type
@@ -254,7 +255,7 @@ class _Norm(_Base):
     # torch.compiler.assume_constant_result without its import of the compiler.)
     setattr(side_channels, "_dynamo_marked_constant", True)
 
-    def _find(self, dtype, weight, bias):
+    def _find(self, dtype: torch.dtype, weight: torch.Tensor, bias: torch.Tensor | None) -> _Found | None:
         """A _Found; None for a fake weight, which has no values, if nothing was found before."""
         known, transforms = self._outgrad_found, torch._C._are_functorch_transforms_active()
         key = (dtype, self.tau, self.store, weight.device, type(weight), weight.dtype,
@@ -276,7 +277,7 @@ class _Norm(_Base):
                 f"model once before it")
         with torch.inference_mode(False), torch.no_grad():  # a result found in evaluation must serve training
             copies = tuple(None if p is None else _whole(p.detach()).clone() for p in (weight, bias))
-            channels = self._searched(*copies, dtype)
+            channels = self._searched(copies[0], copies[1], dtype)
             if self._outgrad_seen is None or self._outgrad_seen.device != device:
                 self._outgrad_seen = torch.zeros(2, dtype=torch.int32, device=device)
                 drift.watch(self)
@@ -289,7 +290,8 @@ class _Norm(_Base):
             False)
         return self._outgrad_found
 
-    def _searched(self, weight, bias, dtype):
+    def _searched(self, weight: torch.Tensor | None, bias: torch.Tensor | None,
+            dtype: torch.dtype) -> torch.Tensor | None:
         # of y in 8 bits drift.py compares the values after each step
         margin = 2 if self.store == stores.DEFAULT_OF_NORMS else 1
         weight, bias = self._affine(weight, bias)
@@ -307,19 +309,20 @@ class _Norm(_Base):
         self._outgrad_stale = True
         self._outgrad_changes += 1
 
-    def _apply(self, *args, **kwargs):
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
         # on another device or in another type: compiled graphs are made anew by themselves
         self._outgrad_stale = True
         return super()._apply(*args, **kwargs)
 
-    def _load_from_state_dict(self, *args, **kwargs):
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
         self.choose_again()
 
-    def _most_moved(self, dtype):
+    def _most_moved(self, dtype: torch.dtype) -> float:
         return functional.largest_storage_error(dtype, self.store) if self.tau is None else self.tau
 
-    def _side(self, x, weight, bias):
+    def _side(self, x: torch.Tensor, weight: torch.Tensor | None,
+            bias: torch.Tensor | None) -> tuple[torch.Tensor | None, torch.Tensor | None, float]:
         """The channels, and what the kernels test: (channels, where they say what they have seen, tau)."""
         if weight is None or x.dtype not in library.FORMATS or not torch.is_grad_enabled():
             return _UNWATCHED
@@ -334,7 +337,8 @@ class _Norm(_Base):
             drift.runs(self)
         return found.watched
 
-    def _side_compiled(self, x, weight, bias):
+    def _side_compiled(self, x: torch.Tensor, weight: torch.Tensor,
+            bias: torch.Tensor | None) -> tuple[torch.Tensor | None, torch.Tensor | None, float]:
         channels = self.side_channels(x.dtype)
         # _outgrad_changes is a guard: if a call of side_channels() finds other channels, or the kernels have
         # seen a drift, the graph is made anew.
@@ -350,7 +354,7 @@ class _Norm(_Base):
         """With a residual, of x's shape and type: of dropout(x, p) + residual, as one node."""
         return self._norm(self._input(x), residual, p)
 
-    def _norm(self, x, residual=None, p=0.0):
+    def _norm(self, x: torch.Tensor, residual: torch.Tensor | None = None, p: float = 0.0) -> torch.Tensor:
         if residual is not None and self.store != stores.DEFAULT_OF_NORMS:
             x, residual = functional.dropout(x, p) + residual, None
         name, columns, of_norm = self._of(x, residual)
@@ -383,7 +387,7 @@ class _Norm(_Base):
         name, columns, of_norm = self._of(x)
         return functional.norm_of_mlp(name, x, mlp, p, columns, of_norm)
 
-    def _affine(self, weight, bias):
+    def _affine(self, weight: Any, bias: torch.Tensor | None) -> tuple[Any, torch.Tensor | None]:
         """gamma and beta of the parameters of these names."""
         return weight, bias
 
@@ -391,7 +395,8 @@ class _Norm(_Base):
         """Whether it normalises x, outside of autocast, in the type that x has."""
         return True
 
-    def _of(self, x, residual=None, functions=functional.DROPOUT_ADD):
+    def _of(self, x: torch.Tensor, residual: torch.Tensor | None = None,
+            functions: dict[str, str] = functional.DROPOUT_ADD) -> tuple[str, int, tuple[Any, ...]]:
         """(layer_norm or rms_norm, the columns, what functional calls of_norm) of a norm of x or of a sum
         with x, for which `functions` has the name of the function that errors are of."""
         shape, weight, bias, eps, rms = self._arguments()
@@ -410,7 +415,7 @@ class _Norm(_Base):
             self._has_checked(x)
         return name, columns, of_norm
 
-    def _columns_if_checked(self, x, shape):
+    def _columns_if_checked(self, x: torch.Tensor, shape: Any) -> int:
         """The columns if only x is new since all arguments were checked, and is as it was then; 0: they are
         to be checked. A parameter that has become another since is refused by the operator itself, in fewer
         words."""
@@ -419,7 +424,7 @@ class _Norm(_Base):
         return (shape[0] if self._outgrad_checked == (x.dtype, x.device, self.store)
             and x.shape[-1:] == shape else 0)
 
-    def _has_checked(self, x):
+    def _has_checked(self, x: torch.Tensor) -> None:
         if not torch.compiler.is_compiling():
             self.__dict__["_outgrad_checked"] = x.dtype, x.device, self.store
 
@@ -429,12 +434,12 @@ class _Norm(_Base):
         return self._moved(_power_of_two(self._most_moved(dtype)),
             _power_of_two(functional.UNIT_OF_STORE.get(self.store, functional.UNIT_ROUNDOFF[dtype])))
 
-    def _moved(self, tau, u):
+    def _moved(self, tau: str, u: str) -> str:
         if self.store != stores.DEFAULT_OF_NORMS:
             return f"storing y in {self.store} moves x^ by at most {tau} + {u} |x^| where |x^| <= 6"
         return f"storing y moves x^ by at most {tau} + {u} |x^|"
 
-    def _moved_in_every_type(self):
+    def _moved_in_every_type(self) -> str:
         if self.store != stores.DEFAULT_OF_NORMS:
             return self.bound(torch.float32)
         return self._moved("min(2^-4, 128 u)" if self.tau is None else _power_of_two(self.tau), "u")
@@ -442,7 +447,7 @@ class _Norm(_Base):
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {self._moved_in_every_type()}"
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles do not carry the channels; they search for them themselves."""
         return {name: value for name, value in self.__dict__.items() if name not in self.OF_THE_SEARCH}
 
@@ -450,14 +455,14 @@ class _Norm(_Base):
 class LayerNorm(_Norm, nn.LayerNorm):
     """nn.LayerNorm from its output; u in its repr is the unit roundoff of the output's type."""
 
-    def _arguments(self):
+    def _arguments(self) -> tuple[Any, ...]:
         return self.normalized_shape, _parameter(self, "weight"), _parameter(self, "bias"), self.eps, False
 
 
 class RMSNorm(_Norm, nn.RMSNorm):
     """nn.RMSNorm from its output; u in its repr is the unit roundoff of the output's type."""
 
-    def _arguments(self):
+    def _arguments(self) -> tuple[Any, ...]:
         return (self.normalized_shape, _parameter(self, "weight"), None,
             functional.EPS_OF_RMS if self.eps is None else self.eps, True)
 
@@ -476,7 +481,7 @@ class _WithStore(_Base):
             self.store = store
 
     @property
-    def _as_pytorch(self):
+    def _as_pytorch(self) -> bool:
         return self.store == stores.OTHERS[self.kind][0]
 
     def _bound(self, dtype: torch.dtype | None) -> str:
@@ -500,7 +505,7 @@ class Linear(_WithStore, nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) if self._as_pytorch else linear(x, self.weight, self.bias, self.store)
 
-    def _bound(self, dtype):
+    def _bound(self, dtype: torch.dtype | None) -> str:
         percent, name = stores.OF_LINEARS[self.store]
         relative, absolute = "u" if dtype is None else _power_of_two(functional.UNIT_ROUNDOFF[dtype]), ""
         if name is not None:
@@ -526,7 +531,7 @@ class Softmax(_WithStore, nn.Softmax):
             return super().forward(x)
         return softmax(_as_autocast_does(x), self.dim)
 
-    def _bound(self, dtype):
+    def _bound(self, dtype: torch.dtype | None) -> str:
         relative, least, _ = library.softmax_error(library.MOST_SOFTMAX)
         return (
             f"sum |dx' - dx| <= {rounded_up(2 * relative, 3)} sum |dx| + {rounded_up(2 * least, 3)} n (max "

@@ -8,12 +8,13 @@ y; y of ours is rounded once.
 
 import functools
 import importlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from . import modules, relu_squared
+from . import modules
+from .relu_squared import ReLUSquared
 
 
 class _Original(modules._Norm, nn.Module):
@@ -21,19 +22,21 @@ class _Original(modules._Norm, nn.Module):
     weight or none, perhaps a bias, and an eps under one of two names."""
 
     rms = True
+    weight: torch.Tensor
+    eps: float
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         return self._norm(self._input(x))
 
-    def _arguments(self):
+    def _arguments(self) -> tuple[Any, ...]:
         weight, bias = self._optional("weight"), self._optional("bias")
         return (None if weight is None else weight.shape), weight, bias, self._eps(), self.rms
 
-    def _optional(self, name):
+    def _optional(self, name: str) -> Any:
         own = self._parameters
         return own[name] if name in own else getattr(self, name, None)
 
-    def _eps(self):
+    def _eps(self) -> float:
         own = self.__dict__
         return own["variance_epsilon"] if "variance_epsilon" in own else self.eps
 
@@ -46,7 +49,7 @@ class _Original(modules._Norm, nn.Module):
 class WiderTypeRMSNorm(_Original):
     """RMSNorm whose y has the wider type of x and the weight: that of Llama."""
 
-    def _input(self, x):
+    def _input(self, x: torch.Tensor) -> torch.Tensor:
         x, weight = super()._input(x), self.weight
         in_autocasts_type = (self.norms == "autocast" and not x.is_meta
             and torch.is_autocast_enabled(x.device.type))
@@ -54,7 +57,7 @@ class WiderTypeRMSNorm(_Original):
             return x
         return x.to(torch.promote_types(x.dtype, weight.dtype))
 
-    def takes_as_it_is(self, x):
+    def takes_as_it_is(self, x: torch.Tensor) -> bool:
         return x.dtype == self.weight.dtype
 
 
@@ -75,7 +78,7 @@ class WeightTypeRMSNorm(WiderTypeRMSNorm):
 class InputTypeRMSNorm(_Original):
     """RMSNorm whose y has the type of x, under autocast too: that of OLMo 2, GPT-OSS and Gemma 3n."""
 
-    def _input(self, x):
+    def _input(self, x: torch.Tensor) -> torch.Tensor:
         return super()._input(x) if self.norms == "autocast" else x
 
 
@@ -89,7 +92,7 @@ class InputTypeLayerNorm(InputTypeRMSNorm):
 class UnweightedRMSNorm(InputTypeRMSNorm):
     """RMSNorm without a weight, whatever else an object has of this name: that of nanochat."""
 
-    def _arguments(self):
+    def _arguments(self) -> tuple[Any, ...]:
         return None, None, None, self._eps(), True
 
 
@@ -97,7 +100,7 @@ class OffsetRMSNorm(InputTypeRMSNorm):
     """RMSNorm with 1 + w, computed in fp32, in place of a weight w: that of Gemma, Gemma 2 and 3, Qwen3-Next.
     PyTorch gives the gradient of 1 + w to w."""
 
-    def _affine(self, weight, bias):
+    def _affine(self, weight: Any, bias: torch.Tensor | None) -> tuple[Any, torch.Tensor | None]:
         return 1 + weight.float(), bias
 
 
@@ -105,15 +108,15 @@ class OffsetLayerNorm(modules.LayerNorm):
     """LayerNorm with 1 + w in place of a weight w, of autocast's type throughout where CUDA's is on:
     Nemotron's LayerNorm1P."""
 
-    def _input(self, x):
+    def _input(self, x: torch.Tensor) -> torch.Tensor:
         return super()._input(x) if self.norms == "autocast" else x.to(self._autocasts_to(x.dtype))
 
-    def _affine(self, weight, bias):
+    def _affine(self, weight: Any, bias: torch.Tensor | None) -> tuple[Any, torch.Tensor | None]:
         weight = weight + 1
         kind = self._autocasts_to(weight.dtype)
         return weight.to(kind), None if bias is None else bias.to(kind)
 
-    def _autocasts_to(self, dtype):
+    def _autocasts_to(self, dtype: torch.dtype) -> torch.dtype:
         # Without an argument it asks for CUDA's autocast, whatever the device is, as the original does.
         on = torch.is_autocast_enabled()
         return torch.get_autocast_dtype(self.weight.device.type) if on else dtype
@@ -166,7 +169,7 @@ _BY_NAME: dict[str, dict[str, type[nn.Module]]] = {
         "QuickGELUActivation": modules.QuickGELU,
         "SiLUActivation": modules.SiLU,
         "MishActivation": modules.Mish,
-        "ReLUSquaredActivation": relu_squared.ReLUSquared,
+        "ReLUSquaredActivation": ReLUSquared,
     },
     "transformers.models.bloom.modeling_bloom": {"BloomGelu": modules.TanhGELU},
     "timm.layers.activations": {
@@ -188,7 +191,7 @@ _NOT_COMPUTED = {"__init__", "extra_repr", "reset_parameters"}
 
 
 @functools.cache
-def _computed(kind):
+def _computed(kind: type) -> tuple[Any, ...] | None:
     """What a class computes, for comparison: its bases, and the code of its methods, by name. None if one of
     them is no Python function, or if it has properties."""
     found = {}
@@ -203,7 +206,7 @@ def _computed(kind):
 
 
 @functools.cache
-def _of_form(form):
+def _of_form(form: _Form) -> tuple[Any, ...] | None:
     try:
         return _computed(getattr(importlib.import_module(
             f"transformers.models.{form.model}.modeling_{form.model}"), form.kind))

@@ -2,7 +2,6 @@
 saves."""
 
 import collections
-import collections.abc
 import contextlib
 import dataclasses
 import sys
@@ -10,6 +9,7 @@ import time
 import types
 import warnings
 import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -124,11 +124,11 @@ class Report:
         return "\n".join(lines)
 
 
-def _shown(name):
+def _shown(name: str) -> str:
     return name or "(the model)"
 
 
-def _by(pairs):
+def _by(pairs: Iterable[tuple[Any, str]]) -> list[tuple[Any, str]]:
     """For pairs (what, module): each what, and the first of its modules with the number of the others."""
     together = collections.defaultdict(list)
     for what, name in pairs:
@@ -140,17 +140,17 @@ def _by(pairs):
 class _Progress:
     """Shows on a terminal how far a pass of a large model has come, after two seconds."""
 
-    def __init__(self, what, modules):
+    def __init__(self, what: str, modules: int) -> None:
         self.what, self.modules, self.done, self.start, self.shown = what, modules, 0, time.monotonic(), False
 
-    def step(self):
+    def step(self) -> None:
         self.done += 1
         if sys.stderr.isatty() and time.monotonic() - self.start > 2:
             self.shown = True
             print(f"\r{self.what}: {self.done} of {self.modules} modules", end="", file=sys.stderr,
                 flush=True)
 
-    def end(self):
+    def end(self) -> None:
         if self.shown:
             print(file=sys.stderr)
 
@@ -162,11 +162,11 @@ class _Saved:
     """A tensor that a graph keeps. Only the graph holds this object, which so dies with the node that saved
     it."""
 
-    def __init__(self, tensor, owner):
+    def __init__(self, tensor: torch.Tensor, owner: str) -> None:
         self.tensor, self.owner = tensor, owner
 
 
-def _storages(tensor):
+def _storages(tensor: Any) -> Iterator[torch.UntypedStorage]:
     """The storages of a tensor, or of the tensors that a subclass or a sparse one is made of."""
     if is_traceable_wrapper_subclass(tensor):
         for name in tensor.__tensor_flatten__()[0]:
@@ -180,15 +180,19 @@ def _storages(tensor):
 class _Watch:
     """Watches a forward pass of a model: which module saves what, and what the modules get and give."""
 
-    def __init__(self, model, what):
-        self.model, self.inside, self.saved, self.types = model, [], [], {}
-        # weak references to storages by their address, which no other gets as long as there is one; their
-        # bytes; and auto.Calls
-        self.known, self.sizes, self.calls = {}, {}, collections.defaultdict(list)
+    def __init__(self, model: nn.Module, what: str) -> None:
+        self.model = model
+        self.inside: list[tuple[nn.Module, int | None]] = []
+        self.saved: list[weakref.ref[_Saved]] = []
+        self.types: dict[str, torch.dtype] = {}
+        # by its address, which no other storage gets as long as there is a reference to it
+        self.known: dict[int, StorageWeakRef] = {}
+        self.sizes: dict[int, int] = {}
+        self.calls: dict[str, list[auto.Call]] = collections.defaultdict(list)
         self.names = {id(module): name for name, module in model.named_modules()}
         self.progress, self.functions = _Progress(what, len(self.names)), _Functions(self)
 
-    def __enter__(self):
+    def __enter__(self) -> "_Watch":
         with contextlib.ExitStack() as stack:
             for module in self.model.modules():
                 stack.callback(module.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
@@ -200,27 +204,28 @@ class _Watch:
             self.undo = stack.pop_all()
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: Any) -> bool | None:
         return self.undo.__exit__(*exception)
 
-    def _enter(self, module, arguments, named):
+    def _enter(self, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         tensors = (x for x in (*arguments, *named.values()) if isinstance(x, torch.Tensor))
         self.inside.append((module, self._key(next(tensors, None))))
 
-    def _leave(self, module, _, result):
+    def _leave(self, module: nn.Module, _: Any, result: Any) -> None:
         x = None
         if any(one is module for one, _ in self.inside):
             while (last := self.inside.pop())[0] is not module:
                 pass  # it belongs to a module that an exception left
             x = last[1]
         self.progress.step()
-        name, of = self.names[id(module)], (0, None, False)
+        name = self.names[id(module)]
+        of: tuple[int, torch.dtype | None, bool] = 0, None, False
         if isinstance(result, torch.Tensor):
             self.types[name] = result.dtype
             of = result.numel(), result.dtype, result.requires_grad
         self.calls[name].append(auto.Call(x, self._key(result), *of))
 
-    def _key(self, tensor):
+    def _key(self, tensor: Any) -> int | None:
         """The storage of a dense tensor."""
         if (not isinstance(tensor, torch.Tensor) or is_traceable_wrapper_subclass(tensor)
                 or tensor.layout is not torch.strided):
@@ -234,30 +239,32 @@ class _Watch:
     setattr(_enter, "outgrad_watches", True)
     setattr(_leave, "outgrad_watches", True)
 
-    def name_inside(self):
+    def name_inside(self) -> str:
         return self.names[id(self.inside[-1][0])] if self.inside else ""
 
-    def _pack(self, tensor):
+    def _pack(self, tensor: Any) -> _Saved:
         saved = _Saved(tensor, self.name_inside())
         self.saved.append(weakref.ref(saved))
         return saved
 
-    def kept(self):
+    def kept(self) -> auto.Kept:
         """What live graphs keep: auto.Kept."""
         own = {s._cdata for tensor in (*self.model.parameters(), *self.model.buffers())
             for s in _storages(tensor)}
-        sizes, owners = {}, collections.defaultdict(set)
+        sizes: dict[int, int] = {}
+        owners: dict[int, set[str]] = collections.defaultdict(set)
         for saved in filter(None, (reference() for reference in self.saved)):
             for storage in _storages(saved.tensor):
                 if storage._cdata not in own:
                     sizes[storage._cdata] = storage.nbytes()
                     owners[storage._cdata].add(saved.owner)
         kinds = {name: _kind_before(module) for name, module in self.model.named_modules()}
-        alone, components = collections.Counter(), collections.Counter()
-        for storage, names in owners.items():
+        alone: collections.Counter[str] = collections.Counter()
+        components: collections.Counter[str] = collections.Counter()
+        for key, names in owners.items():
             if len(names) == 1:
-                alone[min(names)] += sizes[storage]
-            components[kinds[min(names)] if len(names) == 1 else "(several modules)"] += sizes[storage]
+                alone[min(names)] += sizes[key]
+            components[kinds[min(names)] if len(names) == 1 else "(several modules)"] += sizes[key]
         known = self.sizes | sizes | dict.fromkeys(own, 0)
         return auto.Kept(sum(sizes.values()), alone, dict(components), self.types, dict(owners), known,
             dict(self.calls), self.functions.called)
@@ -272,11 +279,13 @@ class _Functions(TorchFunctionMode):
     """Which modules call PyTorch's own functions where this package has modules: {(name of the module, of the
     function)}. A dropout that drops nothing does not count."""
 
-    def __init__(self, watch):
+    def __init__(self, watch: _Watch) -> None:
         super().__init__()
-        self.watch, self.called = watch, set()
+        self.watch = watch
+        self.called: set[tuple[str, str]] = set()
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
+    def __torch_function__(self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (),
+            kwargs: dict[str, Any] | None = None) -> Any:
         named = kwargs or {}
         if (name := _FUNCTIONS.get(function)) is not None:
             options = {**dict(zip(("input", "p", "training"), args, strict=False)), **named}
@@ -286,7 +295,7 @@ class _Functions(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def _unchanged(model):
+def _unchanged(model: nn.Module) -> Iterator[None]:
     """Puts back PyTorch's generators and the model's buffers, such as the statistics of batches."""
     devices = {p.device.index for p in model.parameters() if p.device.type == "cuda" and not is_fake(p)}
     with torch.random.fork_rng(devices=devices):
@@ -302,18 +311,18 @@ def _unchanged(model):
                         buffer.copy_(value)
 
 
-def _version(tensor):
+def _version(tensor: Any) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
-def _run(model, example, what):
+def _run(model: nn.Module, example: Any, what: str) -> auto.Kept:
     """One forward pass on the example: a tuple of arguments, a mapping of keyword arguments, or one tensor.
     Gives _Watch.kept. Compiled parts run as they were before they were compiled: hooks see into them."""
     with (_unchanged(model), torch.inference_mode(False), torch.enable_grad(),
             torch.compiler.set_stance("force_eager"), _Watch(model, f"outgrad.patch, {what}") as watch):
         if isinstance(example, torch.Tensor):
             result = model(example)
-        elif isinstance(example, collections.abc.Mapping):
+        elif isinstance(example, Mapping):
             result = model(**example)
         else:
             result = model(*example)
@@ -325,31 +334,31 @@ def _run(model, example, what):
 # --- What takes another class ---------------------------------------------------------------------
 
 
-def _has_kernels(parameter):
+def _has_kernels(parameter: torch.Tensor) -> bool:
     if parameter.is_meta or is_fake(parameter):
         return True
     return torch._C._dispatch_has_kernel_for_dispatch_key("outgrad::activation_forward",
         torch._C._dispatch_key_for_device(parameter.device.type))
 
 
-def _ours(by_kind):
+def _ours(by_kind: Mapping[str, str]) -> dict[type, type]:
     """The classes of PyTorch that get a class of ours, and which."""
     return _OURS | dict(classes
         for kind, classes in _OURS_WITH_STORE.items() if by_kind[kind] != stores.OTHERS[kind][0])
 
 
-def _class_of_ours(kind, ours):
+def _class_of_ours(kind: type, ours: dict[type, type]) -> type | None:
     return ours.get(kind) or originals.class_for(kind)
 
 
-def _class_of_its_own(kind, ours):
+def _class_of_its_own(kind: type, ours: dict[type, type]) -> bool:
     """For a class neither ours nor swapped: whether it descends from one that is, or has the name of one."""
     names = ("LayerNorm", "RMSNorm", "GELU", "SiLU", "Mish")
     return (any(_class_of_ours(base, ours) is not None for base in kind.__mro__)
         or kind.__name__.removesuffix("Activation").endswith(names))
 
 
-def _parameter_without_fit(module):
+def _parameter_without_fit(module: nn.Module) -> str | None:
     """For an activation with a parameter: why no fit applies to it, or None."""
     for kind, name in ((nn.Softplus, "beta"), (nn.ELU, "alpha")):
         if type(module) is kind and getattr(module, name) != 1:
@@ -362,7 +371,8 @@ def _parameter_without_fit(module):
     return None
 
 
-def _replacement(module, parameter, known, alone):
+def _replacement(module: nn.Module, parameter: torch.Tensor | None, known: dict[type, type],
+        alone: dict[nn.Module, str]) -> tuple[type | None, str | None]:
     """The class that a module gets, or None, and the reason why it is left alone, or None. parameter: the
     model's first, which gives type and device for modules that have no parameter. known: of _ours. alone:
     {module that is to be left alone: why}."""
@@ -380,7 +390,8 @@ def _replacement(module, parameter, known, alone):
         return None, "its forward was replaced on the object itself"
     if (why := _parameter_without_fit(module) or originals.why_not(module)) is not None:
         return None, why
-    for p in [*module.parameters(recurse=False)] or [parameter]:
+    own: list[torch.Tensor | None] = [*module.parameters(recurse=False)]
+    for p in own or [parameter]:
         if p is not None and p.dtype not in library.FORMATS:
             return (None, f"its parameters are {p.dtype}" if p is not parameter
                 else f"the model's parameters are {p.dtype}")
@@ -389,7 +400,7 @@ def _replacement(module, parameter, known, alone):
     return ours, None
 
 
-def _eager_attention(model):
+def _eager_attention(model: nn.Module) -> Iterator[LeftAlone]:
     """Hugging Face's attention that keeps all probabilities, if the model also has a fused one."""
     with_fused = (m for m in model.modules() if getattr(m, "_supports_sdpa", False))
     fused = {id(m.config) for m in with_fused if hasattr(m, "config")}
@@ -401,8 +412,8 @@ def _eager_attention(model):
 
 
 def patch(model: nn.Module, example: torch.Tensor | tuple[Any, ...] | list[Any]
-        | collections.abc.Mapping[str, Any] | None = None, norms: Literal["fp32", "autocast"] = "fp32",
-        store: str | collections.abc.Mapping[str, str] = stores.DEFAULT,
+        | Mapping[str, Any] | None = None, norms: Literal["fp32", "autocast"] = "fp32",
+        store: str | Mapping[str, str] = stores.DEFAULT,
         error: float | None = None) -> Report:
     """Gives the GELU, LayerNorm, RMSNorm and Dropout modules of a model the classes of this package, and
     returns a Report.
@@ -448,7 +459,8 @@ def patch(model: nn.Module, example: torch.Tensor | tuple[Any, ...] | list[Any]
     return report
 
 
-def _patched(model, norms, by_kind, decided):
+def _patched(model: nn.Module, norms: Literal["fp32", "autocast"], by_kind: Mapping[str, str],
+        decided: dict[nn.Module, auto.Decision]) -> tuple[Report, dict[str, torch.dtype]]:
     """A Report, and what _swap gives, of a model that it patches. decided: {module: auto.Decision} of those
     that do not follow by_kind."""
     report = Report([], list(_eager_attention(model)))
@@ -463,11 +475,11 @@ def _patched(model, norms, by_kind, decided):
     return report, dtypes
 
 
-def _has_pairs(report):
+def _has_pairs(report: Report) -> bool:
     return any(blocks.PAIR in what for _, _, what in report.fused)
 
 
-def _with_store(what, block):
+def _with_store(what: str, block: nn.Module) -> str:
     """What a block has as one node, with what its gated pairs keep, and by how much that is off, if it is not
     the default."""
     kept = getattr(block, "_outgrad_pairs", stores.DEFAULT_OF_PAIRS)
@@ -483,14 +495,18 @@ def _with_store(what, block):
 _MOST_PASSES = 4
 
 
-def _measured(model, example, norms, by_kind, error, taus):
+def _measured(model: nn.Module, example: Any, norms: Literal["fp32", "autocast"],
+        by_kind: Mapping[str, str], error: float | None,
+        taus: dict[Any, float | None]) -> tuple[Report, dict[str, torch.dtype]]:
     """_patched so that the model keeps the fewest bytes and never more than before, as measured. taus: of
     norms that had one."""
     before = _run(model, example, "forward pass before")
     plain = auto.before_any_choice(by_kind)
-    tried, decided = [], {}
+    tried: list[tuple[auto.Kept, dict[nn.Module, auto.Decision]]] = []
+    decided: dict[nn.Module, auto.Decision] = {}
 
-    def patched(decided, pairs=plain["gated"]):
+    def patched(decided: dict[nn.Module, auto.Decision],
+            pairs: str = plain["gated"]) -> tuple[Report, dict[str, torch.dtype]]:
         unpatch(model)
         found = _patched(model, norms, {**plain, "gated": pairs}, decided)
         for module, tau in taus.items():
@@ -509,13 +525,13 @@ def _measured(model, example, norms, by_kind, error, taus):
             break
         decided = decided | {model.get_submodule(name): one for name, one in found.items()}
     _, best = min(tried, key=lambda one: one[0].total)
-    tried = [(*one, plain["gated"]) for one in tried]
+    of_pairs = [(*one, plain["gated"]) for one in tried]
     for pairs in auto.stores_of_pairs(by_kind, error) if _has_pairs(report) else ():
         report, dtypes = patched(best, pairs)
-        tried.append((_run(model, example, f"forward pass with pairs in {pairs}"), best, pairs))
-    after, *chosen = min(tried, key=lambda one: one[0].total)
-    if chosen != list(tried[-1][1:]):
-        report, dtypes = patched(*chosen)
+        of_pairs.append((_run(model, example, f"forward pass with pairs in {pairs}"), best, pairs))
+    after, best, pairs = min(of_pairs, key=lambda one: one[0].total)
+    if (best, pairs) != of_pairs[-1][1:]:
+        report, dtypes = patched(best, pairs)
     if after.total > before.total:
         unpatch(model)
         why = f"with ours the model keeps {after.total:,} bytes, with PyTorch's classes {before.total:,}"
@@ -526,7 +542,7 @@ def _measured(model, example, norms, by_kind, error, taus):
     for one in report.swapped:
         one.bytes_before, one.bytes_after = before.alone[one.name], after.alone[one.name]
         one.chosen = by_kind.get(_kind_of_store(model.get_submodule(one.name))) == stores.AUTO
-    named = {one.name for one in (*report.swapped, *report.left_alone)}
+    named = {one.name for one in report.swapped} | {one.name for one in report.left_alone}
     report.left_alone += [
         LeftAlone(name, _kind_before(model.get_submodule(name)),
             f"it calls F.{function}, which is no module that could be swapped")
@@ -535,33 +551,35 @@ def _measured(model, example, norms, by_kind, error, taus):
     return report, {name: types.get(name, dtype) for name, dtype in dtypes.items()}
 
 
-def _kind_of_store(module):
+def _kind_of_store(module: nn.Module) -> Any:
     """What a mapping of stores calls a module of ours; None if it has no store."""
     if isinstance(module, modules._Norm):
         return "norm"
     return getattr(module, "activation" if isinstance(module, modules._Activation) else "kind", None)
 
 
-def _expect(model, example, norms):
+def _expect(model: object, example: object, norms: object) -> None:
     """Raises an error that says which argument of patch cannot be used, and why."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"outgrad.patch: a module is needed, not {type(model).__name__}")
     if norms not in ("fp32", "autocast"):
         raise ValueError(f"outgrad.patch: norms is {norms!r}, neither 'fp32' nor 'autocast'")
-    if example is not None and not isinstance(example, (torch.Tensor, tuple, list, collections.abc.Mapping)):
+    if example is not None and not isinstance(example, (torch.Tensor, tuple, list, Mapping)):
         raise TypeError(
             f"outgrad.patch: example is {type(example).__name__}, neither a tensor nor a tuple, list or "
             f"mapping of arguments")
 
 
-def _swap(model, known, report, alone):
+def _swap(model: nn.Module, known: dict[type, type], report: Report,
+        alone: dict[nn.Module, str]) -> dict[str, torch.dtype]:
     """Gives modules and blocks their classes, but those that are left alone, and says so in the report. The
     result has for each swapped module's name the type of its parameters, or of the model's."""
     parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
-    dtypes, in_blocks = {}, set()
+    dtypes: dict[str, torch.dtype] = {}
+    in_blocks: set[int] = set()
 
-    def becomes(kind):
-        def holds(child):
+    def becomes(kind: type) -> Callable[[nn.Module | None], bool]:
+        def holds(child: nn.Module | None) -> bool:
             ours = None if child is None else _replacement(child, parameter, known, alone)[0]
             return isinstance(child, kind) or (ours is not None and issubclass(ours, kind))
 
@@ -575,10 +593,11 @@ def _swap(model, known, report, alone):
         if why is not None:
             report.left_alone.append(LeftAlone(name, kind.__name__, why))
         block = block_of(module, becomes_norm, becomes_activation) if ours is None else None
-        if ours is None and block is None:
+        becomes_kind = ours if block is None else block.ours
+        if becomes_kind is None:
             continue
         module.__dict__["_outgrad_was"] = kind
-        module.__class__ = ours or block.ours
+        module.__class__ = becomes_kind
         if block is not None:
             in_blocks.update(id(module._modules[part]) for part in block.parts)
             report.fused.append((name, kind.__name__, block.what))
@@ -602,7 +621,7 @@ _ADDED = ("_outgrad_was", "norms", "store", "_outgrad_pairs", "tau", "_outgrad_n
     *modules._Norm.OF_THE_SEARCH)
 
 
-def _give(module, setting, values):
+def _give(module: nn.Module, setting: str, values: dict[str, Any]) -> None:
     """Gives a module a setting of a mapping, or none if the mapping has none."""
     if setting in values:
         module.__dict__[setting] = values[setting]
@@ -610,7 +629,8 @@ def _give(module, setting, values):
         module.__dict__.pop(setting, None)
 
 
-def _set(name, module, norms, by_kind):
+def _set(name: str, module: nn.Module, norms: Literal["fp32", "autocast"],
+        by_kind: Mapping[str, Any]) -> None:
     """Gives a patched module its settings."""
     if isinstance(module, modules._Norm):
         module.norms = norms
@@ -630,14 +650,14 @@ def _set(name, module, norms, by_kind):
             module.store = by_kind[kind]
 
 
-def _describe(one, module, dtype):
+def _describe(one: Swapped, module: Any, dtype: torch.dtype) -> None:
     """What the report says about a module whose output is of this type."""
     one.bound = module.bound(dtype)
     if isinstance(module, modules._Activation):
         one.store = module.store
         found = module._bounds(dtype)
         one.fit, one.sha256 = found.fit, found.sha256
-    elif isinstance(module, tuple(ours for _, ours in _OURS_WITH_STORE.values())):
+    elif isinstance(module, modules._WithStore):
         one.store = module.store
     elif isinstance(module, modules._Norm):
         channels = module.side_channels(dtype)
@@ -645,22 +665,22 @@ def _describe(one, module, dtype):
         one.store = None if module.store == stores.DEFAULT_OF_NORMS else module.store
 
 
-def _is_patched(module):
+def _is_patched(module: nn.Module) -> bool:
     return "_outgrad_was" in module.__dict__
 
 
-def _kind_before(module):
+def _kind_before(module: nn.Module) -> str:
     """The name of the class that a module has without patch."""
     return module.__dict__.get("_outgrad_was", type(module)).__name__
 
 
-def _is_of_ours(kind):
+def _is_of_ours(kind: type) -> bool:
     """Whether patch gives this class to modules; not one that another library has derived from it since."""
     return (kind.__module__.rpartition(".")[0] == __package__
         or not {blocks._FeedsForward, blocks.Rewritten}.isdisjoint(kind.__bases__))
 
 
-def _without_ours(kind, was):
+def _without_ours(kind: type, was: type) -> type | None:
     """A module's class with `was` in place of the class of ours that it is or descends from: parametrizations
     and FSDP2 derive a class from that of each module. None if a method in between names its class, as super()
     does: it would not take objects of another."""
@@ -669,7 +689,7 @@ def _without_ours(kind, was):
     if not any(map(_is_of_ours, kind.__mro__)):
         return kind
     own = {name: one for name, one in vars(kind).items() if name not in ("__dict__", "__weakref__")}
-    bases = [_without_ours(base, was) for base in kind.__bases__]
+    bases: list[Any] = [_without_ours(base, was) for base in kind.__bases__]
     if None in bases or any("__class__" in one.__code__.co_freevars for one in own.values()
             if isinstance(one, types.FunctionType)):
         return None
@@ -679,7 +699,7 @@ def _without_ours(kind, was):
     return type(kind)(name, tuple(bases), own)
 
 
-def _restore(module):
+def _restore(module: nn.Module) -> str | None:
     """Gives a module its own class again, and leaves what others have made of the module since. The result is
     why that cannot be, or None."""
     own, now = module.__dict__, type(module)

@@ -7,6 +7,8 @@ import importlib
 import pathlib
 import sys
 import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
 from unittest import mock
 
 import torch
@@ -20,7 +22,7 @@ TYPES = {"fp32": (torch.float32, False), "autocast": (torch.float32, True), "bf1
 
 
 @contextlib.contextmanager
-def autocast_on(device, enabled=True):
+def autocast_on(device: str, enabled: bool = True) -> Iterator[None]:
     """torch.autocast to bf16, which would turn itself off for CUDA without a GPU; fake tensors need none."""
     if not enabled:
         yield
@@ -37,7 +39,7 @@ def autocast_on(device, enabled=True):
 
 
 @contextlib.contextmanager
-def fake(device, dtype):
+def fake(device: str, dtype: torch.dtype) -> Iterator[None]:
     """A context for tensors on a device that need not exist; floating-point ones have this type."""
     with FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings(), torch.device(device):
         warnings.simplefilter("ignore")
@@ -52,7 +54,8 @@ def fake(device, dtype):
 class _FusedAttention(TorchFunctionMode):
     """scaled_dot_product_attention as on a GPU; on a fake device it would choose the form for the CPU."""
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
+    def __torch_function__(self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (),
+            kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         if function is not F.scaled_dot_product_attention:
             return function(*args, **kwargs)
@@ -74,7 +77,7 @@ class _FusedAttention(TorchFunctionMode):
 # --- Which model ----------------------------------------------------------------------------------
 
 
-def _of_hugging_face(name):
+def _of_hugging_face(name: str) -> tuple[Callable[[], torch.nn.Module], Callable[..., Any], int | None]:
     """A model of transformers, from the folder or file of its configuration or from the name of its kind, and
     a function that makes its example from a batch size and a length."""
     try:
@@ -101,12 +104,12 @@ def _of_hugging_face(name):
     if auto is None:
         raise ValueError(f"{name}: transformers has no model for a {type(config).__name__}")
 
-    def images(batch, of):
+    def images(batch: int, of: Any) -> torch.Tensor:
         size = getattr(of, "image_size", None) or 224  # for which a model without a size of its own is made
         size = size if isinstance(size, (list, tuple)) else (size,) * 2
         return torch.empty(batch, getattr(of, "num_channels", 3), *size)
 
-    def example(batch, length):
+    def example(batch: int, length: int) -> dict[str, torch.Tensor]:
         if auto is AutoModelForImageClassification:
             return {"pixel_values": images(batch, config), "labels": torch.zeros(batch, dtype=torch.int64)}
         tokens = torch.zeros(batch, length, dtype=torch.int64)
@@ -120,7 +123,7 @@ def _of_hugging_face(name):
         behind = {"decoder_input_ids": tokens} if getattr(config, "is_encoder_decoder", False) else {}
         return given | behind | {"labels": tokens}
 
-    def make():
+    def make() -> torch.nn.Module:
         # Constructors look at values, which fake tensors lack; nobody needs those of weights.
         with unset_fake_temporarily(), torch.device("meta"), no_init_weights():
             model = auto.from_config(config)
@@ -129,7 +132,7 @@ def _of_hugging_face(name):
     return make, example, getattr(config, "max_position_embeddings", None)
 
 
-def _of_function(name):
+def _of_function(name: str) -> tuple[Callable[[], torch.nn.Module], Callable[..., Any], int | None]:
     """MODULE:FUNCTION, which returns a model and an example in the form that patch takes."""
     module, _, function = name.partition(":")
     sys.path.insert(0, "")
@@ -141,14 +144,15 @@ def _of_function(name):
         sys.path.pop(0)
     made = []
 
-    def model():
+    def model() -> torch.nn.Module:
         made.extend(make())
         return made[0]
 
     return model, lambda batch, length: made[1], None
 
 
-def of(name, batch=1, length=512, kind="bf16", training=True, **to_patch):
+def of(name: str, batch: int = 1, length: int = 512, kind: str = "bf16", training: bool = True,
+        **to_patch: Any) -> patching.Report:
     """The Report of a model that is made, patched (to_patch: norms, store) and forgotten: a kind of model of
     Hugging Face's transformers ("bert"), the file or folder of a configuration, or "module:function". Raises
     ValueError if there is no such model."""
@@ -174,7 +178,7 @@ def of(name, batch=1, length=512, kind="bf16", training=True, **to_patch):
 # --- How it is shown ------------------------------------------------------------------------------
 
 
-def _rows(report):
+def _rows(report: patching.Report) -> list[tuple[str, int, int]]:
     """(component, bytes before, bytes after), the largest first."""
     kinds = {*report.components_before, *report.components_after}
     rows = [(kind, report.components_before.get(kind, 0), report.components_after.get(kind, 0))
@@ -182,7 +186,7 @@ def _rows(report):
     return sorted(rows, key=lambda row: (-row[1], row[0]))
 
 
-def bars(report, width=40):
+def bars(report: patching.Report, width: int = 40) -> str:
     """Bytes by component as a table with bars, for a terminal."""
     rows = _rows(report)
     scale = max((max(before, after) for _, before, after in rows), default=0) or 1
@@ -195,15 +199,16 @@ def bars(report, width=40):
     return "\n".join(line.rstrip() for line in lines)
 
 
-def plot(report, file, title=""):
+def plot(report: patching.Report, file: str | pathlib.Path, title: str = "") -> None:
     """The same as a picture, by matplotlib; the file's name gives its type."""
     from matplotlib.figure import Figure
 
     rows = _rows(report)[::-1]
     figure = Figure(figsize=(7, 1 + 0.4 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    for offset, k, label in ((0.2, 1, "before"), (-0.2, 2, "after")):
-        axes.barh([y + offset for y in range(len(rows))], [row[k] / 2**20 for row in rows], 0.4, label=label)
+    for offset, kept, label in ((0.2, [row[1] for row in rows], "before"),
+            (-0.2, [row[2] for row in rows], "after")):
+        axes.barh([y + offset for y in range(len(rows))], [one / 2**20 for one in kept], 0.4, label=label)
     axes.set_yticks(range(len(rows)), [row[0] for row in rows])
     axes.set_xlabel("MiB kept for the backward pass")
     axes.set_title(title)

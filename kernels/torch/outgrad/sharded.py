@@ -5,6 +5,9 @@ parameter is the same everywhere; its gradient is the sum over the parts. What i
 sum that is still to be made, is redistributed first, as PyTorch's own operations do it.
 """
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import torch
 
 
@@ -12,20 +15,20 @@ import torch
 PLAIN = {torch.Tensor, torch.nn.Parameter}
 
 
-def is_sharded(x):
+def is_sharded(x: object) -> bool:
     """Whether a tensor is a DTensor, without the import of those: outside of a forward pass the parameters of
     FSDP2 are."""
     return hasattr(x, "device_mesh")
 
 
-def part_of(parameter):
+def part_of(parameter: Any) -> Any:
     """This process's part of a parameter that is the same everywhere; any other as it is."""
     if is_sharded(parameter) and all(placement.is_replicate() for placement in parameter.placements):
         return parameter.detach().to_local()
     return parameter
 
 
-def dimensions(shape, columns):
+def dimensions(shape: Sequence[int], columns: int) -> int:
     """How many of the last dimensions have so many elements together."""
     count, elements = 1, shape[-1]
     while elements != columns:
@@ -34,7 +37,7 @@ def dimensions(shape, columns):
     return count
 
 
-def of_parts(name, operation, whole, inputs):
+def of_parts(name: str, operation: Callable[..., Any], whole: int | None, inputs: tuple[Any, ...]) -> Any:
     """operation(*inputs) of each part, where the first input and what has its shape are sharded alike. whole:
     how many of the last dimensions each part has to have whole; None: it takes no DTensors."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
@@ -50,7 +53,7 @@ def of_parts(name, operation, whole, inputs):
     for one, coordinate, size in zip(placements, coordinates, mesh.shape, strict=True):
         part = part * size + coordinate if one.is_shard() else part
 
-    def local(one):
+    def local(one: Any) -> Any:
         if not isinstance(one, torch.Tensor):
             return one
         if isinstance(one, DTensor):
@@ -64,7 +67,7 @@ def of_parts(name, operation, whole, inputs):
         # Of a seed, the same in all processes, each part makes one of its own, and copies of a part the same.
         return one + part * _GOLDEN % 2**62 if one.dtype == torch.int64 else one
 
-    def shared(one):
+    def shared(one: Any) -> Any:
         if not (isinstance(one, torch.Tensor) and one.is_floating_point() and one.dim() == x.dim()):
             return one
         shape = (*x.shape[:-1], one.shape[-1]) if whole else x.shape
