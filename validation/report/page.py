@@ -43,9 +43,11 @@ def markdown(text: str) -> str:
     return re.sub(MARK + r"|[\\`*_\[\]<>|#~]", shown, text)
 
 
-# A table that its box has no room for is shown as cards, a row a card, so that no figure is ever cut. What a
-# table needs is reckoned from its letters, in the widest of the usual fonts at 13 px.
+# A table that its box has no room for is set closer, its cells wrapping between words, and where there is no
+# room for that as cards, a row a card, so that no figure is ever cut. What a table needs is reckoned from its
+# letters, in the widest of the usual fonts at 13 px, or 12 where it is set closer.
 LETTER, PADDING, LONG_WORDS, STEP = 8.3, 18, 24, 20
+CLOSE_LETTER, CLOSE_PADDING, BROKEN_WORD = 7.7, 6, 16
 
 
 def letters(text: str) -> float:
@@ -64,15 +66,32 @@ def needed_width(table: dict) -> int:
     return -int(-width // STEP) * STEP
 
 
+def longest_word(table: dict, column: int) -> float:
+    """In letters; in the first column longer ones than BROKEN_WORD are broken."""
+    head = table["columns"][column]
+    words = f"{head.name} {head.note} {' '.join(row[column].text for row in table['rows'])}".split()
+    longest = max(map(letters, words), default=0)
+    return longest if column > 0 else min(longest, BROKEN_WORD)
+
+
+def close_width(table: dict) -> int:
+    """The same where cells wrap."""
+    width = sum(CLOSE_LETTER * longest_word(table, i) + CLOSE_PADDING for i in range(len(table["columns"])))
+    return -int(-width // STEP) * STEP
+
+
 def tables_in(blocks: list[dict]) -> list[dict]:
     inner = [table for block in blocks if block["kind"] == "columns" for table in tables_in(block["blocks"])]
     return [block for block in blocks if block["kind"] == "table"] + inner
 
 
-def widths(page: dict) -> list[int]:
+def widths(page: dict) -> dict[str, list[int]]:
     blocks = page["summary"] + page["remarks"]
     blocks += [block for section in page["sections"] + page["appendix"] for block in section["blocks"]]
-    return sorted(set(map(needed_width, tables_in(blocks))))
+    return {name: sorted(set(map(width, tables_in(blocks)))) for name, width in WIDTHS.items()}
+
+
+WIDTHS = {"wide": needed_width, "close": close_width}
 
 
 def render(page: dict, folder: Path) -> None:
@@ -84,7 +103,7 @@ def render(page: dict, folder: Path) -> None:
         "html": html, "markdown": markdown, "svg": lambda plot,
         number: Markup(figures.svg(plot, f"plot{number}")),
         "anchor": lambda title: re.sub("[^a-z0-9]", "-", title.lower()),
-        "clause": lambda text: re.split("[.:;]", text)[0], "needed_width": needed_width}
+        "clause": lambda text: re.split("[.:;]", text)[0], "longest_word": longest_word, **WIDTHS}
     environment.globals |= {"colours": figures.COLOURS, "widths": widths(page)}
     for name in ("index.html", "report.md"):
         template = environment.get_template(f"page{Path(name).suffix}.j2")
