@@ -53,7 +53,9 @@ def pictures(results: Results) -> list[dict]:
         missing.append(nothing("The error in f32 beside published coefficients",
                                f"{validate('f32')} and {AUDIT}"))
     if front := next((one for one in results.fronts if one.activation == "gelu"), None):
-        drawn.append(("the error against the bits that are kept beyond y (names where there is room)",
+        drawn.append(("the error against the bits that each of our stores and of the published ones keeps "
+                      "beyond y (named, where there is room, are those that no other dominates; the appendix "
+                      f"names all {len(front.stores)})",
                       front_plot(front, "Bits kept against the error",
                                  lambda one: one.found if one.proven is None else one.proven)))
     else:
