@@ -91,7 +91,8 @@ def before_any_choice(by_kind: Mapping[str, str]) -> dict[str, str]:
 def stores_of_pairs(by_kind: Mapping[str, str], error: float | None) -> tuple[str, ...]:
     """What gated pairs are tried with beside their default, which is exact: their product where the bound of
     its gradient, of any gate and type that has one, is within the error; and 8 bits, where a number is
-    moved by no more than that of itself, unless it is far below its tensor's largest (gates.bound)."""
+    moved by no more than that of itself, unless it is far below its tensor's largest (gates.bound). mxfp8 is
+    not: e4m3, of the same error, has no scales of blocks to keep."""
     if by_kind["gated"] != stores.AUTO or error is None:
         return ()
     of_products = max(library.product_error(name, dtype)[0] for name in library.PRODUCTS

@@ -13,12 +13,13 @@ and the product z. Here, by `store`:
                bfloat16; gelu, gelu_tanh and silu
     e4m3       a and b in e4m3, each at one scale of the tensor (fp8.py), from which all is made again. e5m2
                likewise
+    mxfp8      a and b in e4m3, with a scale for each block of 32 (mxfp8.py), likewise
 
 In 8 bits, with v their unit roundoff, t their least subnormal and u the unit roundoff of a's type (linear.py
-has v and t), the a' that stands for a is within d = (v + 3 u) |a| + t / (2 scale) of it. So act'(a') is
-within max |act''| d of act'(a), where max |act''| is 1/2 for silu, 0.8 for both forms of gelu and 0.1 for
-sigmoid, and act(a') within 1.13 d of act(a). An infinity counts as the largest finite number there, as in
-fp8.py; from a and b themselves it gives NaN or an infinity.
+has v and t), the a' that stands for a is within d = (v + 3 u) |a| + t / (2 scale) of it, scale being that of
+the tensor or of a's block. So act'(a') is within max |act''| d of act'(a), where max |act''| is 1/2 for silu,
+0.8 for both forms of gelu and 0.1 for sigmoid, and act(a') within 1.13 d of act(a). An infinity counts as the
+largest finite number there, as in fp8.py; from a and b themselves it gives NaN or an infinity.
 """
 
 import math
@@ -27,7 +28,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import fp8, functional, library, stores
+from . import fp8, functional, library, mxfp8, stores
 from .bounds import rounded_up
 
 
@@ -65,17 +66,32 @@ def _output(index: int) -> _Store:
         lambda kept, dtype, shape: kept[0], keeps_product=True)
 
 
-def _in_8_bits(index: int, of: int) -> _Store:
-    def codes(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+class _Codes(NamedTuple):
+    """A factor in 8 bits."""
+
+    encode: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]  # (codes, scales)
+    decode: Callable[[torch.Tensor, torch.Tensor, torch.dtype], torch.Tensor]
+
+
+def _at_one_scale(of):
+    def encode(x):
         scale = fp8.scale_of(x, of, fp8.LEAST)
         return fp8.encode(x, scale, of), scale
 
-    def compute(a: torch.Tensor, b: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        first, second = a.chunk(2, -1) if b is None else (a, b)
-        return library.gated_forward(a, b, index), *codes(first), *codes(second)
+    return _Codes(encode, lambda codes, scale, dtype: fp8.decode(codes, scale, of, dtype))
 
-    def pair(kept: tuple[Any, ...], dtype: torch.dtype, shape: Sequence[int]) -> list[torch.Tensor]:
-        return [fp8.decode(*one, of, dtype).view(shape) for one in (kept[:2], kept[2:4])]
+
+_CODES = {**{word: _at_one_scale(of) for word, of in library.FP8.items()},
+    stores.MXFP8: _Codes(mxfp8.encode, mxfp8.decode)}
+
+
+def _in_8_bits(index, codes):
+    def compute(a, b):
+        first, second = a.chunk(2, -1) if b is None else (a, b)
+        return library.gated_forward(a, b, index), *codes.encode(first), *codes.encode(second)
+
+    def pair(kept, dtype, shape):
+        return [codes.decode(*one, dtype).view(shape) for one in (kept[:2], kept[2:4])]
 
     def gradients(dz: torch.Tensor, kept: tuple[Any, ...], packed: bool,
             with_z: bool) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
@@ -129,8 +145,8 @@ def _pair_and_linear(store: _Store) -> functional._Operation:
 def _stores_of(name: str) -> dict[str, _Store]:
     """{word of stores.OF_PAIRS: what it means for this gate}."""
     index = library.ACTIVATIONS.index(name)
-    found = {stores.DEFAULT_OF_PAIRS: _recompute(index), **{word: _in_8_bits(index, of)
-        for word, of in library.FP8.items()}}
+    found = {stores.DEFAULT_OF_PAIRS: _recompute(index), **{word: _in_8_bits(index, codes)
+        for word, codes in _CODES.items()}}
     if name in library.PRODUCTS:
         found[stores.OUTPUT] = _output(index)
     return found
@@ -158,6 +174,8 @@ def bound(store: str, names: Sequence[str]) -> str:
         u, largest = fp8.UNIT_ROUNDOFF[fp8_type], fp8.LARGEST[fp8_type]
         normal = math.floor(math.log2(largest * u / fp8.HALF_SUBNORMAL[fp8_type]))
         return f"both factors within a relative {u:g} above 2^-{normal} of their tensor's largest"
+    if store == stores.MXFP8:  # a largest is above 224 times its scale, and 2^-6 the least normal number
+        return f"both factors within a relative {2.0**-4:g} above 2^-13 of the largest of their block"
     of = [name for name in names if name in library.PRODUCTS]
     if store == stores.DEFAULT_OF_PAIRS or not of:
         return "both factors, exact"
@@ -186,8 +204,8 @@ def gated(a: torch.Tensor, b: torch.Tensor | None = None, activation: str = "sil
 
     a and b are of one type. Without b, the rows of a hold those of both, as after one Linear for both.
     activation: one of gelu, gelu_tanh, silu and sigmoid. store: what else to keep: "output", which is the
-    result, b and a bit, in float16 and bfloat16; "e4m3" or "e5m2", which are a and b in 8 bits (gates.py has
-    their errors, and patch's report states them).
+    result, b and a bit, in float16 and bfloat16; "e4m3", "e5m2" or "mxfp8", which are a and b in 8 bits
+    (gates.py has their errors, and patch's report states them).
 
     Shapes: a and b [..., n], or a alone [..., 2 n]; the result [..., n].
     """

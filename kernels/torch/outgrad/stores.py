@@ -58,8 +58,8 @@ OF_LINEARS: dict[str, tuple[int | None, str | None]] = {
     for of in (None, *library.FP8) for percent in range(1, 100)},
 }
 # What gated pairs keep.
-DEFAULT_OF_PAIRS, OUTPUT = "recompute", "output"
-OF_PAIRS = (DEFAULT_OF_PAIRS, OUTPUT, *library.FP8)
+DEFAULT_OF_PAIRS, OUTPUT, MXFP8 = "recompute", "output", "mxfp8"
+OF_PAIRS = (DEFAULT_OF_PAIRS, OUTPUT, *library.FP8, MXFP8)
 # What modules keep that are no activations; the first is the default.
 OTHERS = {"linear": ("x", *OF_LINEARS), "softmax": ("p", "log2:8"), "norm": OF_NORMS, "gated": OF_PAIRS}
 _WORDS = (

@@ -123,7 +123,7 @@ def test_a_linear_behind_a_pair(dtype, name):
 # --- The other stores -----------------------------------------------------------------------------
 
 OF_PRODUCTS = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-in_8_bits = pytest.mark.parametrize("store", library.FP8)
+in_8_bits = pytest.mark.parametrize("store", [*library.FP8, "mxfp8"])
 # max |act''|, as gates.py has it
 BENDS = {"gelu": 0.8, "gelu_tanh": 0.8, "silu": 0.5, "sigmoid": 0.1}
 
@@ -167,6 +167,12 @@ def test_a_zero_factor_loses_no_gradient(dtype):
             <= 0.02 * (dy.float() * a.float()).abs()).all()
 
 
+def twice_the_largest(x):
+    """Of each element's block in MXFP8: 448 times its power of two is below that."""
+    blocks = F.pad(x.abs().flatten(), (0, -x.numel() % 32)).view(-1, 32)
+    return 2 * blocks.amax(1).repeat_interleave(32)[: x.numel()].view(x.shape)
+
+
 @every_gate
 @in_8_bits
 @formats
@@ -174,11 +180,11 @@ def test_gradients_from_8_bits_are_within_their_bounds(dtype, store, name):
     a, b, dy = pair(dtype, 16, 333)
     y, (da, db) = gradients_of(dtype, name, store, a, b, dy)
     assert torch.equal(y, outgrad.gated(a, b, name))
-    fp8_type = library.FP8[store]
+    fp8_type = library.FP8[store if store in library.FP8 else "e4m3"]
     u, wide = UNIT_ROUNDOFF[dtype], [t.double() for t in (a, b)]
 
     def off(x):
-        scale = fp8.LARGEST[fp8_type] / x.abs().max()
+        scale = fp8.LARGEST[fp8_type] / (x.abs().max() if store in library.FP8 else twice_the_largest(x))
         return (fp8.UNIT_ROUNDOFF[fp8_type] + 3 * u) * x.abs() + fp8.HALF_SUBNORMAL[fp8_type] / scale + 1e-30
 
     slope = torch.autograd.functional.jvp(EXACT[name], wide[0], torch.ones_like(wide[0]))[1]
@@ -190,7 +196,7 @@ def test_gradients_from_8_bits_are_within_their_bounds(dtype, store, name):
 
 
 @pytest.mark.parametrize("store, dtype", [("output", torch.bfloat16), ("output", torch.float16),
-    ("e4m3", torch.bfloat16), ("e5m2", torch.float32)])
+    ("e4m3", torch.bfloat16), ("e5m2", torch.float32), ("mxfp8", torch.bfloat16)])
 def test_what_a_store_keeps_and_a_linear_reads(store, dtype):
     n, rows = 40, 6
     a, b, _ = (t.requires_grad_() for t in pair(dtype, rows, n))
@@ -198,8 +204,9 @@ def test_what_a_store_keeps_and_a_linear_reads(store, dtype):
     dy, size = torch.randn(rows, 24).to(dtype), rows * n
     given = a, b, weight, bias
     kept, result = kept_by(lambda: outgrad.gated_linear(*given, "silu", store), *given)
-    # the product, what stands beside it and a bit; or codes of both, and two scales
-    assert kept == (2 * 2 * size + 4 * -(-size // 32) if store == "output" else 2 * size + 2 * 4)
+    # the product, what stands beside it and a bit; or codes of both, and two scales, or one of each block
+    assert kept == {"output": 2 * 2 * size + 4 * -(-size // 32), "mxfp8": 2 * (size + -(-size // 32))}.get(
+        store, 2 * size + 2 * 4)
     assert torch.equal(result, outgrad.gated_linear(a, b, weight, bias)), "what is kept changes no result"
     found = torch.autograd.grad(result, (a, b, weight, bias), dy)
     with torch.no_grad():
@@ -221,7 +228,7 @@ def test_what_a_store_keeps_and_a_linear_reads(store, dtype):
     assert empty.shape == (0, n) and torch.autograd.grad(empty.sum(), a)[0].abs().sum() == 0
 
 
-@pytest.mark.parametrize("store", ["output", "e4m3"])
+@pytest.mark.parametrize("store", ["output", "e4m3", "mxfp8"])
 def test_stores_under_checkpoints_compilers_and_transforms(store):
     a, b, _ = (t.requires_grad_() for t in pair(torch.bfloat16, 4, 16))
     weight = torch.randn(8, 16, dtype=torch.bfloat16, requires_grad=True)
@@ -471,7 +478,7 @@ def test_what_a_layer_of_llama_keeps(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name, store", [("llama", "e5m2"), ("phi3", "output"), ("phi3", "e4m3"),
-    ("gemma", "output")])
+    ("gemma", "output"), ("qwen2", "mxfp8")])
 def test_stores_of_pairs_of_a_model(name, store):
     model, tokens = language_model(name).bfloat16().train(), torch.arange(48).view(2, 24) % 64
     example = {"input_ids": tokens, "labels": tokens, "use_cache": False}
@@ -481,13 +488,14 @@ def test_stores_of_pairs_of_a_model(name, store):
     whats = [what for key, _, what in said.fused if key.endswith("mlp")]
     bound = {"output": r"\|g - f'\(a\)\| <= 0.01\d+ in bfloat16 and 0.00\d+ in float16; float32 keeps both",
         "e4m3": "both factors within a relative 0.0625",
-        "e5m2": "both factors within a relative 0.125"}[store]
+        "e5m2": "both factors within a relative 0.125",
+        "mxfp8": r"both factors within a relative 0.0625 above 2\^-13 of the largest of their block"}[store]
     assert len(whats) == 2, whats
     assert all(re.search(rf"gated pair \({store}: {bound}", what) for what in whats), whats
     kept, by_default = (kept_by(lambda one=one: loss_of(one, tokens), *one.parameters(), *one.buffers())[0]
         for one in (model, exact))
     elements = 2 * 48 * 96  # of both layers
-    more = {"output": elements // 8, "e4m3": 16 - 2 * elements, "e5m2": 16 - 2 * elements}[store]
+    more = {"output": elements // 8, "mxfp8": 2 * elements // 32 - 2 * elements}.get(store, 16 - 2 * elements)
     assert kept - by_default == more
     for one in (exact, model):
         loss_of(one, tokens).backward()
