@@ -14,7 +14,7 @@ from .functional import (add_layer_norm, add_rms_norm, dropout, dropout_add_laye
     elu, gelu, gelu_tanh, layer_norm)
 from .functional import (linear_activation, linear_gelu, mish, quick_gelu, rms_norm, side_channels, sigmoid,
     silu, softplus, swish, tanh)
-from .gates import gated, gated_linear
+from .gates import activation_dropout, gated, gated_linear
 from .library import ACTIVATIONS, version
 from .linear import linear
 from .modules import ELU, GELU, Dropout, LayerNorm, Linear, Mish, QuickGELU, RMSNorm, SiLU, Softmax, Softplus
@@ -26,8 +26,8 @@ from .softmax import softmax, softmax_bound
 __version__ = version()
 __all__ = ["ACTIVATIONS", "ELU", "GELU", "Bounds", "CodeHeader", "CodedActivation", "Dropout", "LayerNorm",
     "Linear", "Mish", "QuickGELU", "RMSNorm", "ReLUSquared", "Report", "SiLU", "Softmax", "Softplus",
-    "add_layer_norm", "add_rms_norm", "attention", "bounds", "dropout", "dropout_add_layer_norm",
-    "dropout_add_rms_norm", "elu", "gated", "gated_linear", "gelu", "gelu_tanh", "layer_norm", "linear",
-    "linear_activation", "linear_gelu", "look_for_drift", "mish", "on_drift", "patch", "quick_gelu",
-    "relu_squared", "rms_norm", "side_channels", "sigmoid", "silu", "softmax", "softmax_bound",
+    "activation_dropout", "add_layer_norm", "add_rms_norm", "attention", "bounds", "dropout",
+    "dropout_add_layer_norm", "dropout_add_rms_norm", "elu", "gated", "gated_linear", "gelu", "gelu_tanh",
+    "layer_norm", "linear", "linear_activation", "linear_gelu", "look_for_drift", "mish", "on_drift", "patch",
+    "quick_gelu", "relu_squared", "rms_norm", "side_channels", "sigmoid", "silu", "softmax", "softmax_bound",
     "softmax_dropout", "softplus", "swish", "tanh", "unpatch"]

@@ -103,25 +103,27 @@ def _new_feeding_forward(kind: type) -> Any:
     return ours.__new__(ours)
 
 
+PAIR, DROPPED = "gated pair", "activation and dropout"  # what a report calls them
+
+
 class Sequence(nn.Sequential):
-    """nn.Sequential, where each Linear and the activation behind it are one node."""
+    """nn.Sequential, where each Linear and the activation behind it are one node, or that and the dropout
+    behind it."""
+
+    _outgrad_pairs = stores.DEFAULT_OF_PAIRS  # what the latter keeps, by patch
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        linear = None  # waits for what follows it
-        for module in (*self, None):
-            if linear is not None:
-                if isinstance(module, modules._Activation):
-                    input, linear = _activated(linear, module, input), None
-                    continue
-                input, linear = linear(input), None
-            if type(module) is nn.Linear:
-                linear = module
-            elif module is not None:
+        rest: list[Any] = [*self][::-1]
+        while rest:
+            module, *behind = rest.pop(), *rest[:-3:-1], None, None
+            if isinstance(module, modules._Activation) and isinstance(behind[0], nn.Dropout):
+                input = _dropped(self._outgrad_pairs, rest.pop(), module, input)
+            elif (type(module) is nn.Linear and isinstance(behind[0], modules._Activation)
+                    and not (self._outgrad_pairs == stores.OUTPUT and isinstance(behind[1], nn.Dropout))):
+                input = _activated(module, rest.pop(), input)
+            else:
                 input = module(input)
         return input
-
-
-PAIR = "gated pair"  # what a report calls one
 
 
 class Rewritten:
@@ -155,8 +157,11 @@ class Rewritten:
                 return functional.linears_of(x, parameters)
         return [one(x) for one in linears]
 
-    def _outgrad_gated(self, gate: Any, first: torch.Tensor, second: torch.Tensor,
-            swapped: bool = False) -> torch.Tensor:
+    def _outgrad_dropped(self, dropout, activation, x):
+        """dropout(activation(x))."""
+        return _dropped(self._outgrad_pairs, dropout, activation, x)
+
+    def _outgrad_gated(self, gate, first, second, swapped=False):
         """gate(first) * second; swapped: first * gate(second)."""
         a, b = (second, first) if swapped else (first, second)
         if (name := _takes_pair(gate, a, b)) is None:
@@ -191,7 +196,19 @@ def _takes_pair(gate: Any, a: object, b: object) -> str | None:
     return name if name in library.GATES else None
 
 
-def _as_packed(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _dropped(store, dropout, activation, x):
+    """dropout(activation(x)), as one node where gated pairs keep their product."""
+    if (store == stores.OUTPUT and isinstance(x, torch.Tensor) and functional._is_usable(x)
+            and type(dropout) is modules.Dropout and dropout.training
+            and _have_only_watched_hooks(activation, dropout)
+            and (name := _takes_linear(activation)) is not None
+            and stores.for_pair(store, name, x.dtype) == store
+            and gates.factor_of(dropout.p, x.dtype) is not None):
+        return gates.activation_dropout(x, dropout.p, name)
+    return dropout(activation(x))
+
+
+def _as_packed(a, b):
     """(the matrix, None) where a and b are the halves of the rows of one, as chunk makes them."""
     if not torch.compiler.is_compiling() and (whole := a._base) is not None and whole is b._base:
         columns = a.shape[-1]
@@ -214,20 +231,20 @@ def _takes_sum(norm: Any, x: object, residual: object) -> bool:
 
 
 @functools.cache
-def _rewritten(kind: type, norms: frozenset[str], linears: frozenset[str],
-        gates: frozenset[str]) -> tuple[type, frozenset[str], frozenset[str], bool] | None:
+def _rewritten(kind, norms, linears, gates, dropouts=frozenset()):
     """(a class like this one whose methods give the norms of these names the two parts of a sum where they
-    normalise one, what several of these Linears read to all of them at once, and a gated pair to its gate;
-    the names of the norms and the gates that it does so for; whether it does so for Linears). None if there
-    are none, or no source to be read."""
-    found = {name: one for name in _METHODS
-        if (one := _rewritten_method(kind.__dict__.get(name), norms, linears, gates)) is not None}
+    normalise one, what several of these Linears read to all of them at once, a gated pair to its gate, and
+    what these dropouts drop of an activation to both; the names of the norms, the gates and the activations
+    that it does so for; whether it does so for Linears). None if there are none, or no source to be read."""
+    found = {name: _rewritten_method(kind.__dict__.get(name), norms, linears, gates, dropouts)
+        for name in _METHODS}
+    found = {name: one for name, one in found.items() if one is not None}
     if not found:
         return None
 
     def made() -> type:
         return type(kind.__name__, (Rewritten, kind), {**{name: ours for name, (ours, *_) in found.items()},
-            "_outgrad_parts": (norms, linears, gates), "__module__": kind.__module__,
+            "_outgrad_parts": (norms, linears, gates, dropouts), "__module__": kind.__module__,
             "__qualname__": kind.__qualname__})
 
     # What Hugging Face's layers wrap around a forward for checkpoints they wrap around that of a subclass,
@@ -237,8 +254,8 @@ def _rewritten(kind: type, norms: frozenset[str], linears: frozenset[str],
         if _wrappers(kind.__dict__[name]) == _wrappers(getattr(again, name))}
     if not found:
         return None
-    _, sums, pairs, shared = zip(*found.values(), strict=True)
-    return made(), frozenset().union(*sums), frozenset().union(*pairs), any(shared)
+    _, sums, pairs, dropped, shared = zip(*found.values(), strict=True)
+    return made(), *(frozenset().union(*names) for names in (sums, pairs, dropped)), any(shared)
 
 
 # What is looked at of a class: beside its forward the product of Hugging Face's mixtures of experts.
@@ -249,9 +266,9 @@ def _wrappers(function: Any) -> list[types.CodeType]:
     return [each.__code__ for each in _unwrapped(function)[:-1]]
 
 
-def _rewritten_method(method: Any, norms: frozenset[str], linears: frozenset[str],
-        gates: frozenset[str]) -> tuple[Any, set[str], set[str], bool] | None:
-    """(a method as _rewritten has it, the names of the norms and of the gates, whether Linears), or None."""
+def _rewritten_method(method, norms, linears, gates, dropouts):
+    """(a method as _rewritten has it, the names of the norms, the gates and the activations, whether
+    Linears), or None."""
     function = _unwrapped(method)[-1]
     if not inspect.isfunction(function) or function.__closure__:
         return None
@@ -275,14 +292,14 @@ def _rewritten_method(method: Any, norms: frozenset[str], linears: frozenset[str
     if _body_of(_function_of(definition, imports, function)) != _body_of(function):
         return None
     own = definition.args.args[0].arg
-    sums, shared, pairs = (_Sums(own, norms), _Shared(own, linears),
-        _Pairs(own, gates, linears, definition))
-    for rewriter in (sums, pairs, shared):
+    rewriters = (_Sums(own, norms), _Pairs(own, gates, linears, definition), _Dropped(own, gates, dropouts),
+        _Shared(own, linears))
+    for rewriter in rewriters:
         rewriter.generic_visit(definition)
-    if not (sums.found or shared.found or pairs.found):
+    found = [rewriter.found for rewriter in rewriters]
+    if not any(found):
         return None
-    ours = _function_of(ast.fix_missing_locations(definition), imports, function)
-    return ours, sums.found, pairs.found, shared.found
+    return _function_of(ast.fix_missing_locations(definition), imports, function), *found
 
 
 def _new(kind: type, *parts: frozenset[str]) -> Any:
@@ -463,7 +480,49 @@ class _Shared(_OfMethod):
         return None
 
 
-class _Pairs(_OfMethod):
+class _Calls(_OfMethod):
+    """Rewrites calls of calls, f(g(x)), as _behind says, and where they are two statements: z = g(x); z =
+    f(z), for a return, too."""
+
+    def _join(self, statements):
+        for k in reversed(range(len(statements) - 1)):
+            match statements[k], statements[k + 1]:
+                case (ast.Assign(targets=[ast.Name(z)], value=ast.Call() as inner),
+                    (ast.Return(value=ast.Call(outer, [ast.Name(read)], []))
+                    | ast.Assign(targets=[ast.Name(read)],
+                    value=ast.Call(outer, [ast.Name()], []))) as last):
+                    behind = ast.copy_location(ast.Call(outer, [inner], []), last.value)
+                    if z == read == last.value.args[0].id and (found := self._behind(behind)) is not behind:
+                        last.value = found
+                        del statements[k]
+
+    def visit_Call(self, node):
+        self.generic_visit(node)
+        return self._behind(node)
+
+
+class _Dropped(_Calls):
+    """Rewrites the dropouts behind activations of its object:
+
+        self.dropout(self.act(x))             self._outgrad_dropped(self.dropout, self.act, x)
+
+    own: the object's name."""
+
+    def __init__(self, own, activations, dropouts):
+        self.own, self.activations, self.dropouts, self.found = own, activations, dropouts, set()
+
+    def _behind(self, node):
+        match node:
+            case ast.Call(ast.Attribute(ast.Name(self.own), outer) as dropout,
+                [ast.Call(ast.Attribute(ast.Name(self.own), inner) as activation, [x], [])],
+                []) if outer in self.dropouts and inner in self.activations:
+                self.found.add(inner)
+                method = ast.Attribute(ast.Name(self.own, ast.Load()), "_outgrad_dropped", ast.Load())
+                return ast.copy_location(ast.Call(method, [dropout, activation, x], []), node)
+        return node
+
+
+class _Pairs(_Calls):
     """Rewrites the products of a gate of its object:
 
         self.act(a) * b                       self._outgrad_gated(self.act, a, b)
@@ -492,17 +551,7 @@ class _Pairs(_OfMethod):
                         product: Any = third.value
                         third.value = ast.copy_location(
                             self._pair(gate.func, [product.left, product.right]), product)
-        for k in reversed(range(len(statements) - 1)):
-            match statements[k], statements[k + 1]:
-                case (ast.Assign(targets=[ast.Name(z)], value=ast.Call() as product),
-                    (ast.Return(value=ast.Call(linear, [ast.Name(read)], []))
-                    | ast.Assign(targets=[ast.Name(read)],
-                    value=ast.Call(linear, [ast.Name()], []))) as last):
-                    value: Any = last.value
-                    behind = ast.copy_location(ast.Call(linear, [product], []), value)
-                    if z == read == value.args[0].id and (found := self._behind(behind)) is not behind:
-                        last.value = found
-                        del statements[k]
+        super()._join(statements)
 
     def _is_gate(self, node: ast.AST) -> TypeGuard[ast.Call]:
         match node:
@@ -533,10 +582,6 @@ class _Pairs(_OfMethod):
                 method = ast.Attribute(ast.Name(self.own, ast.Load()), "_outgrad_gated_linear", ast.Load())
                 return ast.copy_location(ast.Call(method, [linear, *arguments], []), node)
         return node
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        return self._behind(node)
 
 
 def _is_told(argument: ast.AST) -> bool:
@@ -688,20 +733,30 @@ def _is_activation(module: nn.Module) -> bool:
     return isinstance(module, _ACTIVATIONS)
 
 
+def _in_sequence(module, before, behind):
+    """Names of the parts of an nn.Sequential that are pairs of neighbours: (of the first, of the second)."""
+    return [frozenset(names) for names in zip(*((first, second)
+        for (first, one), (second, other) in itertools.pairwise(module._modules.items())
+        if before(one) and behind(other)), strict=True)] or [frozenset()] * 2
+
+
 def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_norm,
-        becomes_activation: Callable[[nn.Module], bool] = _is_activation) -> Block | None:
+        becomes_activation: Callable[[nn.Module], bool] = _is_activation,
+        becomes_dropout: Callable[[nn.Module], bool] = lambda module: False) -> Block | None:
     """The block that a module is: it has the block's parts and no others, and its class no method but a
     constructor and a forward, whose code is the block's. An nn.Sequential is one if it has an activation
-    behind a Linear, and any module if its forward normalises a sum or multiplies a gate. becomes_norm,
-    becomes_activation: whether a module gets the class of one of ours."""
+    behind a Linear, or before a dropout, and any module if its forward normalises a sum, multiplies a gate or
+    drops what an activation gives. becomes_norm, becomes_activation, becomes_dropout: whether a module gets
+    the class of one of ours, the last where such dropouts are looked for."""
     kind = type(module)
     if "forward" in module.__dict__:
         return None
     if kind is nn.Sequential:
-        pairs = itertools.pairwise(module._modules.items())
-        found = frozenset(name for (_, before), (name, behind) in pairs if type(before) is nn.Linear
-            and isinstance(behind, _ACTIVATIONS))
-        return Block(Sequence, _LINEAR_ACTIVATION, found) if found else None
+        _, found = _in_sequence(module, lambda one: type(one) is nn.Linear,
+            lambda one: isinstance(one, _ACTIVATIONS))
+        dropped, _ = _in_sequence(module, becomes_activation, becomes_dropout)
+        what = [_LINEAR_ACTIVATION] * bool(found - dropped) + [DROPPED] * bool(dropped)
+        return Block(Sequence, " and ".join(what), found | dropped) if what else None
     methods = {name for name, one in vars(kind).items() if callable(one) or isinstance(one, property)}
     if methods == {"__init__", "forward"} and kind.__bases__ == (nn.Module,):
         code = _code_of(kind.forward)
@@ -715,13 +770,14 @@ def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_
     norms = frozenset(name for name, part in parts_there.items() if becomes_norm(part))
     gates = frozenset(name for name, part in parts_there.items() if becomes_activation(part))
     linears = frozenset(name for name, part in parts_there.items() if type(part) is nn.Linear)
+    dropouts = frozenset(name for name, part in parts_there.items() if becomes_dropout(part))
     if (norms or gates or len(linears) > 1) and (
-            made := _rewritten(kind, norms, linears,  # type: ignore[arg-type]
-                gates)) is not None:
-        ours, in_sums, in_pairs, shared = made
-        what = (["add and norm"] * bool(in_sums) + [PAIR] * bool(in_pairs)
+            found := _rewritten(kind, norms, linears, gates,  # type: ignore[arg-type]
+                dropouts)) is not None:
+        ours, in_sums, in_pairs, dropped, shared = found
+        what = (["add and norm"] * bool(in_sums) + [PAIR] * bool(in_pairs) + [DROPPED] * bool(dropped)
             + ["Linears of one input"] * shared)
-        return Block(ours, " and ".join(what), in_sums | in_pairs)
+        return Block(ours, " and ".join(what), in_sums | in_pairs | dropped)
     return None
 
 

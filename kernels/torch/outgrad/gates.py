@@ -15,6 +15,12 @@ and the product z. Here, by `store`:
                likewise
     mxfp8      a and b in e4m3, with a scale for each block of 32 (mxfp8.py), likewise
 
+An activation and the dropout behind it are such a pair, too: b is 0 where an element is dropped, and the
+factor of what is kept everywhere else. `output` of it is the dropped result, which the next layer keeps, and
+a bit an element: the sign of a zero of the product says whether b was 0, and no seed is kept. So that the
+mean of b is 1, what drops is p' = 1 - 1 / b for the number b of the type that is nearest to 1 / (1 - p), and
+|p' - p| <= (1 - p) u / (1 - u).
+
 In 8 bits, with v their unit roundoff, t their least subnormal and u the unit roundoff of a's type (linear.py
 has v and t), the a' that stands for a is within d = (v + 3 u) |a| + t / (2 scale) of it, scale being that of
 the tensor or of a's block. So act'(a') is within max |act''| d of act'(a), where max |act''| is 1/2 for silu,
@@ -142,7 +148,29 @@ def _pair_and_linear(store: _Store) -> functional._Operation:
         without_y=not store.keeps_inputs)
 
 
-def _stores_of(name: str) -> dict[str, _Store]:
+def _dropped(index):
+    def compute(x, seed, factor):
+        factors = library.dropout(torch.ones_like(x), seed, 1 - 1 / factor)
+        z, _, mask = library.product_forward(x, factors, index)
+        return z, mask
+
+    def keep(ctx, inputs, outputs):
+        ctx.save_for_backward(*outputs)
+        ctx.factor = inputs[2]
+
+    def gradients(ctx, saved, dz):
+        z, mask = saved
+        da, _ = library.product_backward(dz, z, torch.full_like(z, ctx.factor), mask, index, False)
+        return da, None, None
+
+    return functional._Operation("activation_dropout", compute, keep, gradients,
+        whole=functional._of_elements)
+
+
+_activations_and_dropouts = {name: _dropped(library.ACTIVATIONS.index(name)) for name in library.PRODUCTS}
+
+
+def _stores_of(name):
     """{word of stores.OF_PAIRS: what it means for this gate}."""
     index = library.ACTIVATIONS.index(name)
     found = {stores.DEFAULT_OF_PAIRS: _recompute(index), **{word: _in_8_bits(index, codes)
@@ -176,12 +204,31 @@ def bound(store: str, names: Sequence[str]) -> str:
         return f"both factors within a relative {u:g} above 2^-{normal} of their tensor's largest"
     if store == stores.MXFP8:  # a largest is above 224 times its scale, and 2^-6 the least normal number
         return f"both factors within a relative {2.0**-4:g} above 2^-13 of the largest of their block"
+    off = _off(names) if store == stores.OUTPUT else None
+    return "both factors, exact" if off is None else f"{off}; float32 keeps both factors"
+
+
+def bound_of_dropped(store: str, names: Sequence[str]) -> str:
+    """In words, how far the gradient of an activation with the dropout behind it may be off."""
+    off = _off(names) if store == stores.OUTPUT else None
+    return "as its parts" if off is None else f"{off}; float32 as its parts"
+
+
+def _off(names):
     of = [name for name in names if name in library.PRODUCTS]
-    if store == stores.DEFAULT_OF_PAIRS or not of:
-        return "both factors, exact"
-    off = (f"{rounded_up(max(library.product_error(name, dtype)[0] for name in of), 2)} in {word}"
+    found = (f"{rounded_up(max(library.product_error(name, dtype)[0] for name in of), 2)} in {word}"
         for word, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16)))
-    return f"|g - f'(a)| <= {' and '.join(off)}; float32 keeps both factors"
+    return f"|g - f'(a)| <= {' and '.join(found)}" if of else None
+
+
+def factor_of(p: float, dtype: torch.dtype) -> float | None:
+    """The number of a type that is nearest to 1 / (1 - p); None if there is none, or none but 1."""
+    if not 0 < p < 1 or 1 / (1 - p) > torch.finfo(dtype).max:
+        return None
+    share, exponent = math.frexp(1 / (1 - p))
+    unit = functional.UNIT_ROUNDOFF[dtype]
+    factor = math.ldexp(round(share / unit) * unit, exponent)
+    return factor if factor > 1 else None
 
 
 def _expect_pair(function: str, a: Any, b: Any) -> None:
@@ -243,3 +290,27 @@ def gated_linear(a: torch.Tensor, b: torch.Tensor | None, weight: torch.Tensor,
         if one is not None and one.dtype != a.dtype:
             raise TypeError(f"outgrad.gated_linear: a is {a.dtype}, {name} {one.dtype}")
     return operation(a, b, weight, bias)
+
+
+def activation_dropout(x: torch.Tensor, p: float = 0.5, activation: str = "gelu",
+        training: bool = True) -> torch.Tensor:
+    """dropout(act(x), p) as one node of autograd, which keeps its result, as the next layer does, and one bit
+    an element; apart the two keep act(x) beside that.
+
+    x is float16 or bfloat16. activation: one of gelu, gelu_tanh and silu. The gradient is dx = dz b g, where
+    b is what an element was multiplied by, a number of x's type or 0, and |g - act'(x)| has the bound of a
+    pair's store "output" (gates.py, which also has the probability with which elements are dropped: p up to
+    a rounding of 1 - p to x's type). A NaN stays one, dropped or not.
+
+    Shapes: x [...], of any strides; the result the same.
+    """
+    functional._expect("activation_dropout", x=x)
+    if not isinstance(activation, str) or activation not in library.PRODUCTS or x.dtype == torch.float32:
+        raise ValueError(f"outgrad.activation_dropout: {activation!r} of {x.dtype}; there are "
+            f"{', '.join(library.PRODUCTS)} of float16 and bfloat16")
+    p = functional.checked_probability("activation_dropout", p, training)
+    if (factor := factor_of(p, x.dtype)) is None:
+        y = getattr(functional, activation)(x)
+        return y if p == 0 else functional.dropout(y, p)
+    operation = _activations_and_dropouts[activation]
+    return functional.as_it_lies(lambda x: operation(x, functional.dropout_seed(x), factor), x)

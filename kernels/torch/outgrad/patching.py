@@ -465,7 +465,8 @@ def _patched(model: nn.Module, norms: Literal["fp32", "autocast"], by_kind: Mapp
     that do not follow by_kind."""
     report = Report([], list(_eager_attention(model)))
     dtypes = _swap(model, _ours(by_kind), report,
-        {module: one.why for module, one in decided.items() if one.store is auto.PYTORCHS})
+        {module: one.why for module, one in decided.items() if one.store is auto.PYTORCHS},
+        by_kind["gated"] == stores.OUTPUT)
     for name, module in model.named_modules():
         if _is_patched(module):
             of_all = by_kind if module not in decided else dict.fromkeys(by_kind, decided[module].store)
@@ -475,19 +476,22 @@ def _patched(model: nn.Module, norms: Literal["fp32", "autocast"], by_kind: Mapp
     return report, dtypes
 
 
-def _has_pairs(report: Report) -> bool:
-    return any(blocks.PAIR in what for _, _, what in report.fused)
+def _may_have_pairs(report):
+    """Whether there are pairs, or dropouts that may stand behind an activation."""
+    return (any(blocks.PAIR in what for _, _, what in report.fused)
+        or any(one.kind == nn.Dropout.__name__ for one in report.swapped))
 
 
 def _with_store(what: str, block: nn.Module) -> str:
     """What a block has as one node, with what its gated pairs keep, and by how much that is off, if it is not
     the default."""
     kept = getattr(block, "_outgrad_pairs", stores.DEFAULT_OF_PAIRS)
-    if kept == stores.DEFAULT_OF_PAIRS or blocks.PAIR not in what:
+    if kept == stores.DEFAULT_OF_PAIRS:
         return what
     of = [part.activation for part in block.children() if isinstance(part, modules._Activation)]
-    said = gates.bound(kept, [name for name in of if name in library.GATES])
-    return what.replace(blocks.PAIR, f"{blocks.PAIR} ({kept}: {said})")
+    for one, said in ((blocks.PAIR, gates.bound), (blocks.DROPPED, gates.bound_of_dropped)):
+        what = what.replace(one, f"{one} ({kept}: {said(kept, of)})")
+    return what
 
 
 # Of patched models. The second is that of what was decided after the first; the others are for those whose
@@ -502,11 +506,9 @@ def _measured(model: nn.Module, example: Any, norms: Literal["fp32", "autocast"]
     norms that had one."""
     before = _run(model, example, "forward pass before")
     plain = auto.before_any_choice(by_kind)
-    tried: list[tuple[auto.Kept, dict[nn.Module, auto.Decision]]] = []
-    decided: dict[nn.Module, auto.Decision] = {}
+    tried = []
 
-    def patched(decided: dict[nn.Module, auto.Decision],
-            pairs: str = plain["gated"]) -> tuple[Report, dict[str, torch.dtype]]:
+    def patched(decided, pairs):
         unpatch(model)
         found = _patched(model, norms, {**plain, "gated": pairs}, decided)
         for module, tau in taus.items():
@@ -514,24 +516,28 @@ def _measured(model: nn.Module, example: Any, norms: Literal["fp32", "autocast"]
                 module.tau = tau
         return found
 
-    while True:
-        report, dtypes = patched(decided)
-        tried.append((_run(model, example, "forward pass after"), decided))
-        if len(tried) == _MOST_PASSES or (len(tried) > 1 and tried[-1][0].total >= tried[-2][0].total):
-            break
-        found = auto.decide(report.swapped, model.get_submodule,
-            lambda module: by_kind.get(_kind_of_store(module)), before, tried[-1][0], error)
-        if not found:
-            break
-        decided = decided | {model.get_submodule(name): one for name, one in found.items()}
-    _, best = min(tried, key=lambda one: one[0].total)
-    of_pairs = [(*one, plain["gated"]) for one in tried]
-    for pairs in auto.stores_of_pairs(by_kind, error) if _has_pairs(report) else ():
-        report, dtypes = patched(best, pairs)
-        of_pairs.append((_run(model, example, f"forward pass with pairs in {pairs}"), best, pairs))
-    after, best, pairs = min(of_pairs, key=lambda one: one[0].total)
-    if (best, pairs) != of_pairs[-1][1:]:
-        report, dtypes = patched(best, pairs)
+    def settle(pairs):
+        """Tries what its neighbours make best for each module, while that saves bytes."""
+        decided, totals = {}, []
+        while True:
+            report, _ = patched(decided, pairs)
+            what = "after" if pairs == plain["gated"] else f"with pairs in {pairs}"
+            after = _run(model, example, f"forward pass {what}")
+            tried.append((after, decided, pairs))
+            totals.append(after.total)
+            if len(totals) == _MOST_PASSES or (len(totals) > 1 and totals[-1] >= totals[-2]):
+                return report
+            found = auto.decide(report.swapped, model.get_submodule,
+                lambda module: by_kind.get(_kind_of_store(module)), before, after, error)
+            if not found:
+                return report
+            decided = decided | {model.get_submodule(name): one for name, one in found.items()}
+
+    report = settle(plain["gated"])
+    for pairs in auto.stores_of_pairs(by_kind, error) if _may_have_pairs(report) else ():
+        settle(pairs)
+    after, *chosen = min(tried, key=lambda one: one[0].total)
+    report, dtypes = patched(*chosen)
     if after.total > before.total:
         unpatch(model)
         why = f"with ours the model keeps {after.total:,} bytes, with PyTorch's classes {before.total:,}"
@@ -570,10 +576,10 @@ def _expect(model: object, example: object, norms: object) -> None:
             f"mapping of arguments")
 
 
-def _swap(model: nn.Module, known: dict[type, type], report: Report,
-        alone: dict[nn.Module, str]) -> dict[str, torch.dtype]:
+def _swap(model, known, report, alone, with_dropouts):
     """Gives modules and blocks their classes, but those that are left alone, and says so in the report. The
-    result has for each swapped module's name the type of its parameters, or of the model's."""
+    result has for each swapped module's name the type of its parameters, or of the model's. with_dropouts:
+    whether an activation and the dropout behind it are a block."""
     parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
     dtypes: dict[str, torch.dtype] = {}
     in_blocks: set[int] = set()
@@ -586,15 +592,15 @@ def _swap(model: nn.Module, known: dict[type, type], report: Report,
         return holds
 
     becomes_norm, becomes_activation = becomes(modules._Norm), becomes(modules._Activation)
+    becomes_dropout = becomes(modules.Dropout) if with_dropouts else lambda child: False
 
     for name, module in model.named_modules():
         kind = type(module)
         ours, why = _replacement(module, parameter, known, alone)
         if why is not None:
             report.left_alone.append(LeftAlone(name, kind.__name__, why))
-        block = block_of(module, becomes_norm, becomes_activation) if ours is None else None
-        becomes_kind = ours if block is None else block.ours
-        if becomes_kind is None:
+        block = block_of(module, becomes_norm, becomes_activation, becomes_dropout) if ours is None else None
+        if ours is None and block is None:
             continue
         module.__dict__["_outgrad_was"] = kind
         module.__class__ = becomes_kind
@@ -641,7 +647,7 @@ def _set(name: str, module: nn.Module, norms: Literal["fp32", "autocast"],
         if why is not None:
             raise ValueError(f"outgrad.patch: {_shown(name)} cannot have the store {store!r}: {why}")
         _give(module, "store", {} if store == stores.DEFAULT else {"store": store})
-    elif isinstance(module, blocks.Rewritten):
+    elif isinstance(module, (blocks.Rewritten, blocks.Sequence)):
         of_pairs = by_kind["gated"]
         _give(module, "_outgrad_pairs",
             {} if of_pairs == stores.DEFAULT_OF_PAIRS else {"_outgrad_pairs": of_pairs})

@@ -35,6 +35,7 @@ OPERATIONS = {
     "rms_norm": lambda x, w, b: outgrad.rms_norm(x, 64, w.half()),
     "norm in 8 bits": lambda x, w, b: outgrad.layer_norm(x, 64, w, b, store="int8"),
     "dropout": lambda x, w, b: outgrad.dropout(x, 0.25),
+    "activation_dropout": lambda x, w, b: outgrad.activation_dropout(x.half(), 0.25).float(),
     "gated": lambda x, w, b: outgrad.gated(x, x * w),
     "packed": lambda x, w, b: outgrad.gated(torch.cat((x, x * w), 1), activation="gelu"),
     "gated_linear": lambda x, w, b: outgrad.gated_linear(x, x * w, w.diag(), b),
