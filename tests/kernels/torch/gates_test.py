@@ -4,6 +4,7 @@ is refused, and the MLPs of models, found by the source of their forward."""
 import copy
 import json
 import math
+import pathlib
 import re
 
 import pytest
@@ -17,6 +18,9 @@ from torch.utils.checkpoint import checkpoint
 
 import outgrad
 from outgrad import blocks, fp8, gates, library, report
+from outgrad.bounds import rounded_up
+
+SOURCES = pathlib.Path(__file__).parents[3]
 
 FORMATS = [torch.float32, torch.float16, torch.bfloat16]
 formats = pytest.mark.parametrize("dtype", FORMATS)
@@ -311,6 +315,38 @@ def test_under_autocast_checkpoints_and_compilers():
     assert y.dtype == torch.bfloat16
     for one, wanted in zip(mixed, plain, strict=True):
         assert one.dtype == torch.float32 and (one - wanted).norm() <= 0.03 * wanted.norm()
+
+
+def test_codes_of_the_slope_have_no_place():
+    """The page's table of what they would be, from the library's bounds, and what it says of it."""
+    page = (SOURCES / "docs/how_few_bits.md").read_text().partition("### No codes of f' for pairs")[2]
+    front = json.loads((SOURCES / "notebooks_data/front/silu.json").read_text())["gated_pairs"]
+    in_e4m3 = next(one for one in front if one["name"].startswith("e4m3"))["proven"]
+    of_product, relative, _ = library.product_error("silu", torch.bfloat16)
+    codes = {bits: outgrad.bounds("silu", torch.bfloat16, f"code:{bits}").total for bits in range(1, 9)}
+    v, f = 1 / 17, rounded_up(relative, 2)
+    half, exact = rounded_up(v, 3), ("2.3e-7", "0", "0")
+    wanted = {"`recompute`: a and b": ("32", "32", *exact),
+        "`output`: z, b and a bit": ("17", "33", f"{up(of_product)}", f, "0"),
+        **{f"z, b and a code of {k} bits": (f"{16 + k}", f"{32 + k}", up(codes[k]), f, "0")
+        for k in (5, 6, 8)},
+        "`e4m3`: a and b": ("16", "16", up(in_e4m3), "-", half),
+        **{f"b and f(a) in e4m3, a code of {k} bits": (f"{16 + k}",) * 2 + (up(codes[k]), half, half)
+        for k in (5, 8)}}
+    rows = dict(re.findall(r"^\| (.+?) \| (.+) \|$", page.partition("\n\n- **In all**")[0], re.MULTILINE))
+    assert {name: tuple(rows[name].split(" | ")) for name in wanted} == wanted
+    for name in library.PRODUCTS:
+        by_product = library.product_error(name, torch.bfloat16)[0]
+        by_code = [outgrad.bounds(name, torch.bfloat16, f"code:{bits}").total for bits in range(1, 9)]
+        assert min(by_code[:5]) > by_product > max(by_code[5:])
+    assert codes[5] > in_e4m3
+    steepest = 1.0999  # of SiLU
+    assert steepest * v < 0.065 and steepest * v + (1 + v) * in_e4m3 < 0.085
+    assert steepest * v + (1 + v) * codes[8] < 0.068
+
+
+def up(bound):
+    return f"{math.ceil(bound * 1e5) / 1e5:.5f}"
 
 
 # --- Models ---------------------------------------------------------------------------------------
