@@ -18,9 +18,10 @@ namespace {
 
 constexpr double kBits = 16;  // of a and of b
 constexpr int kSignificands = 128;  // of bf16
-// e4m3: the largest |a| of a tensor, half of it, and scales between, of which the worst is shown
+// 8 bits: the largest |a| of a tensor or block, half of it, and others between, of which the worst is shown
 constexpr double kLargestA = 16;
 constexpr int kPairScales = 128;
+constexpr double kLargestCode = kernels::kLargestOf<kernels::F8E4M3>;
 constexpr double kRoundingE4m3 = 1.0 / 17;  // u / (1 + u), u = 2^-4
 
 const ProductSubject* product_of(const SweptActivation& f) {
@@ -135,27 +136,28 @@ float in_e4m3(float v, float scale) {
   return kernels::widen(kernels::fp8_code<kernels::F8E4M3>(v, scale)) / scale;
 }
 
-/// At least |f'(a') - f'(a)| for every real |a| <= kLargestA and every a' that e4m3 may make of it at a scale
-/// by which the tensor's largest |a|, at most kLargestA, becomes 448: cells of a, and what they may reach.
-double bound_e4m3(const Formula& formula) {
+/// At least |f'(a') - f'(a)| for every real |a| <= kLargestA and every a' that e4m3 may make of it where its
+/// numbers stand for themselves times `unit` at most: cells of a, and what they may reach.
+double bound_8_bits(const Formula& formula, double unit) {
   constexpr int kCells = 1 << 15;
-  constexpr double kLeast =
-      kLargestA / kernels::kLargestOf<kernels::F8E4M3> * 0x1p-10;  // half of it, a subnormal
+  const double least = unit * 0x1p-10;  // half of it, a subnormal
   double most = 0;
   for (int k = -kCells; k < kCells; ++k) {
     const double low = k * kLargestA / kCells, high = (k + 1) * kLargestA / kCells;
-    const double reach = std::max(-low, high) * kRoundingE4m3 + kLeast;
+    const double reach = std::max(-low, high) * kRoundingE4m3 + least;
     most =
         std::max(most, (formula.slopes(low - reach, high + reach) - formula.slopes(low, high)).magnitude());
   }
   return most;
 }
 
-PairStore e4m3(const ProductSubject& product, const FrontDomain& domain) {
+/// a and b in e4m3. unit_of: what its 1 stands for where the largest |a| that shares it is this one.
+PairStore in_8_bits(const ProductSubject& product, const FrontDomain& domain, const char* name, double bits,
+                    const char* shared_by, double (*unit_of)(double largest)) {
   PairStore pair;
-  pair.store.name = "e4m3: a and b, a scale each";
-  pair.store.beyond = pair.store.all = kBits;
-  pair.store.proven = bound_e4m3(product.activation->analysis().only());
+  pair.store.name = name;
+  pair.store.beyond = pair.store.all = bits;
+  pair.store.proven = bound_8_bits(product.activation->analysis().only(), unit_of(kLargestA));
   pair.store.proof = "f' over what e4m3 makes of |a| <= 16";
   const auto errors_at = [&product](const FrontDomain& of, float scale) {
     std::vector<float> a;
@@ -174,7 +176,7 @@ PairStore e4m3(const ProductSubject& product, const FrontDomain& domain) {
   double worst = -1;
   for (int k = 0; k < kPairScales; ++k) {
     const double largest = kLargestA * (kPairScales + k + 1) / (2 * kPairScales);
-    const auto scale = static_cast<float>(kernels::kLargestOf<kernels::F8E4M3> / largest);
+    const auto scale = static_cast<float>(1 / unit_of(largest));
     const auto [errors, value] = errors_at(domain, scale);
     double most = 0, off = 0, product_off = 0;
     for (std::size_t i = 0; i < errors.size(); ++i) {
@@ -187,8 +189,8 @@ PairStore e4m3(const ProductSubject& product, const FrontDomain& domain) {
     pair.value = std::max(pair.value, off), pair.product = std::max(pair.product, product_off);
     if (most > worst) {
       worst = most;
-      pair.store.condition = fmt::format(
-          "|a| up to the tensor's largest, 8 to 16; found: {:g}, the worst of {}", largest, kPairScales);
+      pair.store.condition = fmt::format("|a| up to the {}'s largest, 8 to 16; found: {:g}, the worst of {}",
+                                         shared_by, largest, kPairScales);
       pair.store.errors = [errors_at, scale](const FrontDomain& of, const Distribution&) {
         return errors_at(of, scale).first;
       };
@@ -205,7 +207,12 @@ std::vector<PairStore> pair_stores(const SweptActivation& f) {
   if (!product) return {};
   const FrontDomain domain(f);
   std::vector<PairStore> stores{recompute(*product, domain), output(*product, domain),
-                                e4m3(*product, domain)};
+                                in_8_bits(*product, domain, "e4m3: a and b, a scale each", kBits, "tensor",
+                                          [](double largest) { return largest / kLargestCode; }),
+                                in_8_bits(*product, domain, "mxfp8: a and b, a power of two for 32 of each",
+                                          kBits + kBits / 32, "block", [](double largest) {
+                                            return std::exp2(std::ceil(std::log2(largest / kLargestCode)));
+                                          })};
   for (PairStore& each : stores) each.store.origin = "outgrad";
   return stores;
 }

@@ -93,11 +93,11 @@ TEST(Front, ADitheredCodeIsUnbiasedWithTheRmsOfAUniformError) {
   }
 }
 
-// The bits of the three ways, proven bounds that hold and are come near to, and who is exact in what.
+// The bits of the four ways, proven bounds that hold and are come near to, and who is exact in what.
 void expect_pairs(const SweptActivation& f) {
   const std::vector<PairRow> rows = pair_rows(f, usual_distributions(), kSigma1);
-  ASSERT_EQ(rows.size(), 3u);
-  const PairRow &recompute = rows[0], &output = rows[1], &e4m3 = rows[2];
+  ASSERT_EQ(rows.size(), 4u);
+  const PairRow &recompute = rows[0], &output = rows[1], &e4m3 = rows[2], &mxfp8 = rows[3];
   for (const PairRow& row : rows) {
     SCOPED_TRACE(std::string(f.name) + ", " + row.slope.store.name);
     EXPECT_EQ(row.slope.store.all, row.slope.store.beyond + row.next);
@@ -112,16 +112,22 @@ void expect_pairs(const SweptActivation& f) {
   EXPECT_EQ(recompute.slope.store.all, 32);
   EXPECT_EQ(output.slope.store.beyond, 17);
   EXPECT_EQ(e4m3.slope.store.all, 16);
+  EXPECT_EQ(mxfp8.slope.store.all, 16.5);
   // f in db: fp32's rounding, bf16's, e4m3's with |f'| up to 1.13
   EXPECT_LE(recompute.value, 2.8e-7);
   EXPECT_NEAR(output.value, 0x1p-8 / (1 + 0x1p-8), 1e-5);
-  EXPECT_GT(e4m3.value, 1.0 / 17);
-  EXPECT_LT(e4m3.value, 2.0 / 17);
+  for (const PairRow* each : {&e4m3, &mxfp8}) {
+    EXPECT_GT(each->value, 1.0 / 17);
+    EXPECT_LT(each->value, 2.0 / 17);
+  }
+  // of a largest |a| of 16 in e4m3 448 stands for it, in a block 256
+  EXPECT_GE(mxfp8.slope.store.proven, e4m3.slope.store.proven);
+  EXPECT_LT(mxfp8.slope.store.proven, 1.01 * e4m3.slope.store.proven);
   EXPECT_EQ(recompute.factor + recompute.product + output.factor + output.product, 0);
   EXPECT_GT(e4m3.product, e4m3.value);
   EXPECT_LT(recompute.slope.under[kSigma1].rms, 1e-3 * output.slope.under[kSigma1].rms);
   EXPECT_LT(output.slope.under[kSigma1].rms, 0.5 * e4m3.slope.under[kSigma1].rms);
-  EXPECT_EQ(pairs_json(rows).size(), 3u);
+  EXPECT_EQ(pairs_json(rows).size(), rows.size());
   EXPECT_EQ(pairs_json(rows)[1]["bits_next"], 16);
 }
 
