@@ -101,6 +101,31 @@ def test_halves_of_rows_are_a_pair(dtype):
     assert torch.equal(views, y) and torch.equal(torch.autograd.grad(views, whole, dy)[0], dwhole)
 
 
+@pytest.mark.parametrize("store", ["recompute", "output", "e4m3", "mxfp8"])
+def test_interleaved_factors_keep_what_halves_do(store):
+    """As GPT-OSS packs its experts' a and b: the matrix that both are views of, and no copy of either."""
+    whole = torch.cat(pair(torch.bfloat16, 5, 48)[:2], 1).requires_grad_()
+    weight = torch.randn(24, 48).bfloat16().requires_grad_()
+    dy, columns = torch.randn(5, 24).bfloat16(), torch.arange(96).view(2, 48).t().flatten()
+    interleaved = whole.detach()[:, columns].requires_grad_()
+
+    def of_halves(function, *behind):
+        return function(*whole.chunk(2, 1), *behind, store=store)
+
+    def of_columns(function, *behind):
+        return function(interleaved[:, ::2], interleaved[:, 1::2], *behind, store=store)
+
+    for function, behind, dz in ((outgrad.gated, (), pair(torch.bfloat16, 5, 48)[2]),
+            (outgrad.gated_linear, (weight,), dy)):
+        kept, wanted = kept_by(lambda: of_halves(function, *behind), *behind)
+        same, found = kept_by(lambda: of_columns(function, *behind), *behind)
+        assert torch.equal(found, wanted) and same == kept
+        assert kept == whole.nbytes or store != "recompute"
+        for grads in zip(torch.autograd.grad(found, (interleaved, *behind), dz),
+                torch.autograd.grad(wanted, (whole, *behind), dz), strict=True):
+            assert torch.equal(grads[0], grads[1][:, columns] if grads[1].shape == whole.shape else grads[1])
+
+
 @every_gate
 @formats
 def test_a_linear_behind_a_pair(dtype, name):
