@@ -161,25 +161,31 @@ class Rewritten:
         """dropout(activation(x))."""
         return _dropped(self._outgrad_pairs, dropout, activation, x)
 
-    def _outgrad_gated(self, gate, first, second, swapped=False):
-        """gate(first) * second; swapped: first * gate(second)."""
+    def _outgrad_gated(self, gate, first, second, swapped=False, dropout=None):
+        """gate(first) * second; swapped: first * gate(second). dropout: what drops elements of that."""
         a, b = (second, first) if swapped else (first, second)
         if (name := _takes_pair(gate, a, b)) is None:
-            return first * gate(second) if swapped else gate(first) * second
-        return gates.gated(*_as_packed(a, b), name, stores.for_pair(self._outgrad_pairs, name, a.dtype))
+            z = first * gate(second) if swapped else gate(first) * second
+        else:
+            a, b, dropout = _dropped_ahead(dropout, *_as_packed(a, b))
+            z = gates.gated(a, b, name, stores.for_pair(self._outgrad_pairs, name, a.dtype))
+        return z if dropout is None else dropout(z)
 
-    def _outgrad_gated_linear(self, linear: Any, gate: Any, first: torch.Tensor, second: torch.Tensor,
-            swapped: bool = False) -> torch.Tensor:
-        """What a Linear makes of such a product."""
+    def _outgrad_gated_linear(self, linear, gate, first, second, swapped=False, dropout=None, cast=False):
+        """What a Linear makes of such a product. cast: as T5 has it, by _CAST."""
         a, b = (second, first) if swapped else (first, second)
         weight, bias = _plain(linear)
-        if (weight is None or not _have_only_watched_hooks(linear) or a.dim() < 2
-                or (name := _takes_pair(gate, a, b)) is None
-                or not (weight.dtype == a.dtype or torch.is_autocast_enabled(a.device.type))):
-            return linear(self._outgrad_gated(gate, first, second, swapped))
-        dtype = functional.dtype_under_autocast(a)
-        return gates.gated_linear(*_as_packed(a, b), weight, bias, name,
-            stores.for_pair(self._outgrad_pairs, name, dtype))
+        if (weight is not None and _have_only_watched_hooks(linear) and a.dim() > 1
+                and (name := _takes_pair(gate, a, b)) is not None
+                and (weight.dtype == a.dtype or torch.is_autocast_enabled(a.device.type))):
+            packed, other, left = _dropped_ahead(dropout, *_as_packed(a, b))
+            if left is None:
+                return gates.gated_linear(packed, other, weight, bias, name,
+                    stores.for_pair(self._outgrad_pairs, name, functional.dtype_under_autocast(a)))
+        z = self._outgrad_gated(gate, first, second, swapped, dropout)
+        if cast and isinstance(linear.weight, torch.Tensor) and linear.weight.dtype != torch.int8:
+            z = z.to(linear.weight.dtype)
+        return linear(z)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         _, _, *state = tuple(super().__reduce_ex__(protocol))
@@ -208,6 +214,14 @@ def _dropped(store, dropout, activation, x):
     return dropout(activation(x))
 
 
+def _dropped_ahead(dropout, a, b):
+    """(a, b, None), b dropped in place of the product: nothing else needs the product then. (a, b, dropout)
+    where that is not so: b is None, of a packed pair, or the dropout is not this package's, or has hooks."""
+    if b is not None and type(dropout) is modules.Dropout and _have_only_watched_hooks(dropout):
+        return a, dropout(b), None
+    return a, b, dropout
+
+
 def _as_packed(a, b):
     """(the matrix, None) where a and b are the halves of the rows of one, as chunk makes them."""
     if not torch.compiler.is_compiling() and (whole := a._base) is not None and whole is b._base:
@@ -231,20 +245,21 @@ def _takes_sum(norm: Any, x: object, residual: object) -> bool:
 
 
 @functools.cache
-def _rewritten(kind, norms, linears, gates, dropouts=frozenset()):
+def _rewritten(kind, norms, linears, gates, dropouts=frozenset(), drops=False):
     """(a class like this one whose methods give the norms of these names the two parts of a sum where they
-    normalise one, what several of these Linears read to all of them at once, a gated pair to its gate, and
-    what these dropouts drop of an activation to both; the names of the norms, the gates and the activations
-    that it does so for; whether it does so for Linears). None if there are none, or no source to be read."""
-    found = {name: _rewritten_method(kind.__dict__.get(name), norms, linears, gates, dropouts)
-        for name in _METHODS}
+    normalise one, what several of these Linears read to all of them at once, and a gated pair to its gate,
+    with one of these dropouts if that is behind it; if drops, an activation and the dropout behind it to
+    both; the names of the norms, the gates and the activations that it does so for; whether it does so for
+    Linears). None if there are none, or no source to be read."""
+    parts = norms, linears, gates, dropouts, drops
+    found = {name: _rewritten_method(kind.__dict__.get(name), *parts) for name in _METHODS}
     found = {name: one for name, one in found.items() if one is not None}
     if not found:
         return None
 
     def made() -> type:
         return type(kind.__name__, (Rewritten, kind), {**{name: ours for name, (ours, *_) in found.items()},
-            "_outgrad_parts": (norms, linears, gates, dropouts), "__module__": kind.__module__,
+            "_outgrad_parts": parts, "__module__": kind.__module__,
             "__qualname__": kind.__qualname__})
 
     # What Hugging Face's layers wrap around a forward for checkpoints they wrap around that of a subclass,
@@ -266,7 +281,7 @@ def _wrappers(function: Any) -> list[types.CodeType]:
     return [each.__code__ for each in _unwrapped(function)[:-1]]
 
 
-def _rewritten_method(method, norms, linears, gates, dropouts):
+def _rewritten_method(method, norms, linears, gates, dropouts, drops):
     """(a method as _rewritten has it, the names of the norms, the gates and the activations, whether
     Linears), or None."""
     function = _unwrapped(method)[-1]
@@ -292,8 +307,8 @@ def _rewritten_method(method, norms, linears, gates, dropouts):
     if _body_of(_function_of(definition, imports, function)) != _body_of(function):
         return None
     own = definition.args.args[0].arg
-    rewriters = (_Sums(own, norms), _Pairs(own, gates, linears, definition), _Dropped(own, gates, dropouts),
-        _Shared(own, linears))
+    rewriters = (_Sums(own, norms), _Pairs(own, gates, linears, dropouts, definition),
+        _Dropped(own, gates, dropouts if drops else frozenset(), definition), _Shared(own, linears))
     for rewriter in rewriters:
         rewriter.generic_visit(definition)
     found = [rewriter.found for rewriter in rewriters]
@@ -481,20 +496,38 @@ class _Shared(_OfMethod):
 
 
 class _Calls(_OfMethod):
-    """Rewrites calls of calls, f(g(x)), as _behind says, and where they are two statements: z = g(x); z =
-    f(z), for a return, too."""
+    """Rewrites calls of calls, f(g(x)), as _behind says, and where they are two statements, z = g(x); y =
+    f(z), if nothing else reads that z, for a return, too."""
+
+    def __init__(self, definition):
+        inner = (ast.For, ast.While, ast.FunctionDef, ast.Lambda, ast.comprehension)
+        self.straight = not any(isinstance(node, inner) for node in ast.walk(definition)
+            if node is not definition)
+        self.reads, self.last_read = collections.Counter(), {}
+        for node in ast.walk(definition):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                self.reads[node.id] += 1
+                self.last_read[node.id] = max(node.lineno, self.last_read.get(node.id, 0))
 
     def _join(self, statements):
-        for k in reversed(range(len(statements) - 1)):
+        k = 0
+        while k + 1 < len(statements):
             match statements[k], statements[k + 1]:
                 case (ast.Assign(targets=[ast.Name(z)], value=ast.Call() as inner),
                     (ast.Return(value=ast.Call(outer, [ast.Name(read)], []))
-                    | ast.Assign(targets=[ast.Name(read)],
-                    value=ast.Call(outer, [ast.Name()], []))) as last):
+                    | ast.Assign(targets=[ast.Name()],
+                    value=ast.Call(outer, [ast.Name(read)], []))) as last) if z == read:
                     behind = ast.copy_location(ast.Call(outer, [inner], []), last.value)
-                    if z == read == last.value.args[0].id and (found := self._behind(behind)) is not behind:
+                    if self._needs_no_more(z, last) and (found := self._behind(behind)) is not behind:
                         last.value = found
                         del statements[k]
+                        continue
+            k += 1
+
+    def _needs_no_more(self, z, statement):
+        """Whether nothing reads z behind a statement that reads it."""
+        return (isinstance(statement, ast.Return) or statement.targets[0].id == z
+            or (self.straight and self.last_read[z] <= statement.end_lineno))
 
     def visit_Call(self, node):
         self.generic_visit(node)
@@ -508,7 +541,8 @@ class _Dropped(_Calls):
 
     own: the object's name."""
 
-    def __init__(self, own, activations, dropouts):
+    def __init__(self, own, activations, dropouts, definition):
+        super().__init__(definition)
         self.own, self.activations, self.dropouts, self.found = own, activations, dropouts, set()
 
     def _behind(self, node):
@@ -529,16 +563,15 @@ class _Pairs(_Calls):
         b * self.act(a)                       self._outgrad_gated(self.act, b, a, True)
         self.down(self.act(a) * b)            self._outgrad_gated_linear(self.down, self.act, a, b)
         g = self.act(a); h = ..; z = g * h    g = a; h = ..; z = self._outgrad_gated(self.act, g, h)
-        z = (a product); z = self.down(z)     z = self._outgrad_gated_linear(self.down, ..)
+        self.dropout(self.act(a) * b)         self._outgrad_gated(self.act, a, b, dropout=self.dropout)
 
-    the third but where something else reads g, the last for a return, too. own: the object's name."""
+    the fourth but where something else reads g. Before the Linear may stand T5's change of type, _CAST. own:
+    the object's name."""
 
-    def __init__(self, own: str, gates: frozenset[str], linears: frozenset[str],
-            definition: ast.FunctionDef) -> None:
-        self.own, self.gates, self.linears = own, gates, linears
-        self.found: set[str] = set()
-        self.reads = collections.Counter(node.id for node in ast.walk(definition)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+    def __init__(self, own, gates, linears, dropouts, definition):
+        super().__init__(definition)
+        self.own, self.gates, self.linears, self.dropouts = own, gates, linears, dropouts
+        self.found = set()
 
     def _join(self, statements: list[Any]) -> None:
         for first, second, third in zip(statements, statements[1:], statements[2:]):
@@ -552,6 +585,17 @@ class _Pairs(_Calls):
                         third.value = ast.copy_location(
                             self._pair(gate.func, [product.left, product.right]), product)
         super()._join(statements)
+        for k in reversed(range(len(statements) - 2)):
+            match statements[k : k + 3]:
+                case (ast.Assign(targets=[ast.Name(z)], value=product), ast.If() as cast,
+                    ast.Assign(targets=[ast.Name(y)], value=ast.Call(ast.Attribute(), [ast.Name(read)],
+                    []) as call) as last) if z == y == read:
+                    linear = ast.Call(call.func, [product], [])
+                    told = ast.parse(_CAST.format(z=z, linear=ast.unparse(call.func))).body[0]
+                    if ast.dump(cast) == ast.dump(told) and (found := self._behind(linear)) is not linear:
+                        found.keywords.append(ast.keyword("cast", ast.Constant(True)))
+                        last.value = ast.copy_location(found, call)
+                        del statements[k : k + 2]
 
     def _is_gate(self, node: ast.AST) -> TypeGuard[ast.Call]:
         match node:
@@ -573,18 +617,29 @@ class _Pairs(_Calls):
                 return ast.copy_location(self._pair(gate.func, [b, gate.args[0], ast.Constant(True)]), node)
         return node
 
-    def _behind(self, node: ast.AST) -> Any:
-        """A Linear of a pair, as one call."""
+    def _behind(self, node):
+        """A Linear or a dropout of a pair, as one call."""
         match node:
-            case ast.Call(ast.Attribute(ast.Name(self.own), name) as linear,
-                [ast.Call(ast.Attribute(ast.Name(self.own), "_outgrad_gated"), arguments)],
-                []) if name in self.linears:
-                method = ast.Attribute(ast.Name(self.own, ast.Load()), "_outgrad_gated_linear", ast.Load())
-                return ast.copy_location(ast.Call(method, [linear, *arguments], []), node)
+            case ast.Call(ast.Attribute(ast.Name(self.own), name) as outer,
+                [ast.Call(ast.Attribute(ast.Name(self.own), "_outgrad_gated") as gated, arguments,
+                keywords)], []):
+                if name in self.dropouts and not keywords:
+                    return ast.copy_location(
+                        ast.Call(gated, arguments, [ast.keyword("dropout", outer)]), node)
+                if name in self.linears:
+                    method = ast.Attribute(gated.value, "_outgrad_gated_linear", ast.Load())
+                    return ast.copy_location(ast.Call(method, [outer, *arguments], keywords), node)
         return node
 
 
-def _is_told(argument: ast.AST) -> bool:
+# What T5 and its kin do before their last Linear.
+_CAST = """
+if (isinstance({linear}.weight, torch.Tensor) and {z}.dtype != {linear}.weight.dtype
+        and {linear}.weight.dtype != torch.int8):
+    {z} = {z}.to({linear}.weight.dtype)"""
+
+
+def _is_told(argument):
     """Whether an argument is of names and constants, so that it may be read before or after other
     statements."""
     parts = (ast.Name, ast.Attribute, ast.Constant, ast.Starred, ast.UnaryOp, ast.USub, ast.Tuple, ast.Load)
@@ -733,6 +788,10 @@ def _is_activation(module: nn.Module) -> bool:
     return isinstance(module, _ACTIVATIONS)
 
 
+def _is_dropout(module):
+    return isinstance(module, nn.Dropout)
+
+
 def _in_sequence(module, before, behind):
     """Names of the parts of an nn.Sequential that are pairs of neighbours: (of the first, of the second)."""
     return [frozenset(names) for names in zip(*((first, second)
@@ -742,19 +801,19 @@ def _in_sequence(module, before, behind):
 
 def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_norm,
         becomes_activation: Callable[[nn.Module], bool] = _is_activation,
-        becomes_dropout: Callable[[nn.Module], bool] = lambda module: False) -> Block | None:
+        becomes_dropout: Callable[[nn.Module], bool] = _is_dropout, drops: bool = False) -> Block | None:
     """The block that a module is: it has the block's parts and no others, and its class no method but a
     constructor and a forward, whose code is the block's. An nn.Sequential is one if it has an activation
     behind a Linear, or before a dropout, and any module if its forward normalises a sum, multiplies a gate or
     drops what an activation gives. becomes_norm, becomes_activation, becomes_dropout: whether a module gets
-    the class of one of ours, the last where such dropouts are looked for."""
+    the class of one of ours. drops: whether an activation and the dropout behind it are looked for."""
     kind = type(module)
     if "forward" in module.__dict__:
         return None
     if kind is nn.Sequential:
         _, found = _in_sequence(module, lambda one: type(one) is nn.Linear,
             lambda one: isinstance(one, _ACTIVATIONS))
-        dropped, _ = _in_sequence(module, becomes_activation, becomes_dropout)
+        dropped = _in_sequence(module, becomes_activation, becomes_dropout)[0] if drops else frozenset()
         what = [_LINEAR_ACTIVATION] * bool(found - dropped) + [DROPPED] * bool(dropped)
         return Block(Sequence, " and ".join(what), found | dropped) if what else None
     methods = {name for name, one in vars(kind).items() if callable(one) or isinstance(one, property)}
@@ -773,7 +832,7 @@ def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_
     dropouts = frozenset(name for name, part in parts_there.items() if becomes_dropout(part))
     if (norms or gates or len(linears) > 1) and (
             found := _rewritten(kind, norms, linears, gates,  # type: ignore[arg-type]
-                dropouts)) is not None:
+                dropouts, drops)) is not None:
         ours, in_sums, in_pairs, dropped, shared = found
         what = (["add and norm"] * bool(in_sums) + [PAIR] * bool(in_pairs) + [DROPPED] * bool(dropped)
             + ["Linears of one input"] * shared)

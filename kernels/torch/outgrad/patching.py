@@ -592,14 +592,15 @@ def _swap(model, known, report, alone, with_dropouts):
         return holds
 
     becomes_norm, becomes_activation = becomes(modules._Norm), becomes(modules._Activation)
-    becomes_dropout = becomes(modules.Dropout) if with_dropouts else lambda child: False
+    becomes_dropout = becomes(modules.Dropout)
 
     for name, module in model.named_modules():
         kind = type(module)
         ours, why = _replacement(module, parameter, known, alone)
         if why is not None:
             report.left_alone.append(LeftAlone(name, kind.__name__, why))
-        block = block_of(module, becomes_norm, becomes_activation, becomes_dropout) if ours is None else None
+        block = None if ours is not None else block_of(module, becomes_norm, becomes_activation,
+            becomes_dropout, with_dropouts)
         if ours is None and block is None:
             continue
         module.__dict__["_outgrad_was"] = kind

@@ -10,7 +10,9 @@ from gates_test import EXACT, kept_by
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from transformers import Wav2Vec2Config
+from transformers import T5Config, T5GemmaModuleConfig, Wav2Vec2Config
+from transformers.models.t5.modeling_t5 import T5DenseGatedActDense
+from transformers.models.t5gemma.modeling_t5gemma import T5GemmaMLP
 from transformers.models.wav2vec2.modeling_wav2vec2 import Wav2Vec2FeedForward
 
 import outgrad
@@ -202,6 +204,7 @@ def test_what_an_mlp_keeps():
     outgrad.patch(model)
     inputs, y, bits = 2 * n * width, 8 * n * width, 4 * n * width // 8
     assert kept_by(lambda: model(x), *own)[0] == inputs + 2 * y + bits + 8 == 4_849_672
+    assert outgrad.patch(model, x).total_after == 4_718_600, "with PyTorch's GELU, which keeps no bits"
     said = outgrad.patch(model, x, store={"gated": "output"})
     assert kept_by(lambda: model(x), *own)[0] == said.total_after == inputs + y + bits == 2_752_512
 
@@ -235,3 +238,98 @@ def test_under_autocast():
     assert more > kept
     for ours, theirs in zip(found, by_parts, strict=True):
         assert (ours - theirs).float().norm() <= 0.05 * theirs.float().norm()
+
+
+# --- A dropout behind a pair ----------------------------------------------------------------------
+
+
+def of_t5():
+    return T5DenseGatedActDense(T5Config(d_model=16, d_ff=32, feed_forward_proj="gated-gelu",
+        dropout_rate=0.5))
+
+
+def of_t5_gemma():
+    return T5GemmaMLP(T5GemmaModuleConfig(hidden_size=16, intermediate_size=32, dropout_rate=0.5))
+
+
+class Shown(nn.Module):
+    """Something else reads the product too, or it is dropped in one expression."""
+
+    def __init__(self):
+        super().__init__()
+        self.act, self.drop, self.up, self.gate, self.down = (nn.SiLU(), nn.Dropout(0.5), nn.Linear(16, 32),
+            nn.Linear(16, 32), nn.Linear(32, 16))
+
+    def forward(self, x):
+        y = self.down(self.drop(self.up(x) * self.act(self.gate(x))))
+        z = self.act(self.gate(y)) * self.up(y)
+        shown = self.drop(z)
+        return self.down(shown) + z.mean()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("made", [of_t5, of_t5_gemma, Shown])
+def test_a_dropout_behind_a_pair_drops_a_factor(made, dtype):
+    """So that the product is nobody's: a, b, of which some are 0, and the input are all that is kept."""
+    torch.manual_seed(2)
+    model, x = made().to(dtype), torch.randn(24, 16).to(dtype)
+    plain, tensors = made().to(dtype), [x, *model.parameters()]
+    plain.load_state_dict(model.state_dict())
+    for part in plain.children():  # the parts of ours, each by itself
+        if isinstance(part, nn.Dropout):
+            part.__class__ = outgrad.Dropout
+    wanted = trained(plain, x)
+    pairs = {"recompute": 2, "output": 2, "e4m3": 1} if dtype != torch.float32 else {"recompute": 4}
+    for store, size in pairs.items():
+        said = outgrad.patch(outgrad.unpatch(model), store={"gated": store})
+        assert sum("gated pair" in what for _, _, what in said.fused) == 1
+        if made is not Shown:
+            kept, _ = kept_by(lambda: model(x), *tensors)
+            more = {"recompute": 0, "output": size * 24 * 32 + 24 * 32 // 8, "e4m3": 8}[store]
+            # of a, b or b and what stands in its place, and the seed
+            of_factors = 2 * size * 24 * 32 if store != "output" else size * 24 * 32
+            assert kept == of_factors + more + 8, store
+        for ours, theirs in zip(trained(model, x), wanted, strict=True):
+            least = 1e-5 if dtype == torch.float32 else 0.1
+            assert (ours - theirs).float().norm() <= least * theirs.float().norm(), store
+    for loaded in copies(model):
+        assert all(map(torch.equal, trained(loaded, x), trained(model, x)))
+    drop = next(one for one in model.modules() if isinstance(one, outgrad.Dropout))
+    seen = []
+    drop.register_forward_hook(lambda module, given, result: seen.append(given[0]))
+    with torch.no_grad():
+        model(x)
+        a, b = [one(x) for one in model.children() if getattr(one, "in_features", 0) == 16]
+    assert seen and not any(torch.equal(seen[0], one) for one in (a, b)), "a hook sees the product"
+
+
+def test_t5_changes_the_type_before_its_last_linear_where_that_is_another():
+    model = of_t5().bfloat16()
+    model.wo.float()
+    x = torch.randn(24, 16).bfloat16()
+    wanted = trained(model, x)
+    outgrad.patch(model)
+    found = trained(model, x)
+    assert found[0].dtype == wanted[0].dtype == torch.float32
+    y = outgrad.unpatch(model).eval()(x)
+    outgrad.patch(model)
+    assert (model(x) - y).norm() <= 0.01 * y.norm()
+
+
+def test_packed_pairs_are_dropped_behind_the_product():
+    """Where a and b are one matrix, b by itself would be kept beside it."""
+
+    class Packed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.act, self.drop, self.both, self.down = (nn.SiLU(), nn.Dropout(0.5), nn.Linear(16, 64),
+                nn.Linear(32, 16))
+
+        def forward(self, x):
+            a, b = self.both(x).chunk(2, dim=-1)
+            return self.down(self.drop(self.act(a) * b))
+
+    model, x = Packed().bfloat16(), torch.randn(24, 16).bfloat16()
+    outgrad.patch(model)
+    kept, _ = kept_by(lambda: model(x), x, *model.parameters())
+    assert kept == 2 * 24 * (64 + 32) + 8, "both, the dropped product and a seed"
