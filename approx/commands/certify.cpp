@@ -7,6 +7,7 @@
 #include "approx/proof/coq.h"
 #include "approx/proof/coq_check.h"
 #include "approx/proof/coq_kernel.h"
+#include "approx/proof/coq_text.h"
 #include "approx/proof/sollya.h"
 #include "approx/proof/witness.h"
 #include "approx/search/fitter.h"
@@ -102,7 +103,8 @@ int confirm_by_coq(const Fit& fit, const coq::Groups& groups, const std::string&
                  file.outcome == coq::Outcome::refused ? coq::error_in(file.output) : file.output);
     std::fflush(lines);
   };
-  const coq::CheckedFit checked = coq::check_all(groups, kCoqLibrary, folder, limit_s, threads, say);
+  const coq::CheckedFit checked = coq::check_all(groups, coq::known_activation(fit.function)->module,
+                                                 kCoqLibrary, folder, limit_s, threads, say);
   if (!checked.unlisted.empty())
     fmt::print(lines, "NOT PROVEN  what is assumed beyond {}assumptions: {}\n", kCoqLibrary,
                fmt::join(checked.unlisted, ", "));
@@ -223,6 +225,8 @@ coq::Groups scripts_of(const CertifyArguments& a, const Fit& subject) {
     const Fit delivers = fit_from_json(kernels::read_file(a.forward), a.forward);
     const auto* rounded = delivers.as<RoundedForwardModel>();
     if (rounded == nullptr) throw kernels::SpecError(a.forward, "kind", "a rounded forward fit is needed");
+    if (delivers.function != subject.function)
+      throw kernels::SpecError(a.forward, "function", "differs from that of " + a.fit);
     if (rounded->format != model->format)
       throw kernels::SpecError(a.forward, "format", "differs from that of " + a.fit);
     const coq::Groups total = coq::exhaustion_scripts(delivers, subject, a.fit);
@@ -262,8 +266,8 @@ void add_certify(CLI::App& app, int& status) {
       "--out", arguments->out,
       "folder for the scripts, NAME.row_K.sollya and NAME.row_K.gappa (default: out/witness)");
   command->add_flag("--coq", arguments->in_coq,
-                    "a fit of GELU: theorems for Coq, NAME_row_K.v for A, and, with --run, NAME_row_K_B.v "
-                    "for B from Gappa's proofs");
+                    "a fit of GELU or SiLU: theorems for Coq, NAME_row_K.v for A, and, with --run, "
+                    "NAME_row_K_B.v for B from Gappa's proofs");
   command->add_option("--rows", arguments->rows, "only these rows, as 0,3,12 (default: all)")->delimiter(',');
   command->add_option("--bound", arguments->bound, "only A, only B, or only T (default: all)")
       ->check(CLI::IsMember({"A", "B", "T"}));

@@ -40,9 +40,6 @@ constexpr int kLeastDegree = 4, kMostDegree = 24;
 constexpr double kBetweenSamples = 1.25;
 /// Degree of coq-interval's Taylor models: one less than the polynomials' pays, from here to there.
 constexpr int kLeastModel = 5, kMostModel = 12;
-/// Where the library's theorems about the tails begin.
-constexpr double kTail = 1.75;
-constexpr const char* kFunction = "x*normal_cdf(x)";
 
 std::string list(const std::vector<Real>& c) {
   std::string text;
@@ -88,6 +85,7 @@ Near near(const std::function<Real(const Real&)>& function, const Real& a, const
 
 /// What the theorems of one row have in common.
 struct Row {
+  const KnownActivation& of;
   const Piece& piece;
   int room;  ///< A and the observed error differ by 2^-room at least
   std::string text = {};
@@ -110,8 +108,6 @@ struct Row {
   }
 };
 
-Real phi(const Real& t) { return exp(-t * t / 2) / sqrt(8 * atan(Real(1))); }
-
 int model_degree(const Near& n) {
   return std::clamp(static_cast<int>(n.c.size()) - 2, kLeastModel, kMostModel);
 }
@@ -122,7 +118,7 @@ struct PhiAt {
 };
 
 PhiAt add_anchor(Row& row, const Real& c, const std::string& name) {
-  PhiAt at{name, operand(c), operand(nearest(normal_cdf(c), row.bits())), operand(power_of_2(-row.bits()))};
+  PhiAt at{name, operand(c), operand(nearest(row.of.cdf(c), row.bits())), operand(power_of_2(-row.bits()))};
   row.say("Lemma {} : Rabs (Phi {} - {}) <= {}.", at.name, at.c, at.v, at.e);
   row.say("Proof. prove_anchor {}%positive. Qed.\n", row.near_bits());
   return at;
@@ -131,14 +127,14 @@ PhiAt add_anchor(Row& row, const Real& c, const std::string& name) {
 /// A cell away from the branch point.
 void add_cell(Row& row, const Real& lo, const Real& hi, const Real& x_star) {
   const Real c = nearest((lo + hi) / 2, kPlaceBits), a = lo - c, b = hi - c, reach = std::max(Real(-a), b);
-  const Near d =
-      near([&](const Real& u) { return phi(c + u); }, a, b, power_of_2(-row.room - kRoomBits), row.bits());
+  const Near d = near([&](const Real& u) { return row.of.density(c + u); }, a, b,
+                      power_of_2(-row.room - kRoomBits), row.bits());
   const std::string density = row.part("density"), bound = operand(d.error);
   const PhiAt at = add_anchor(row, c, row.part("anchor"));
   row.say("Definition {} := {}.", density, list(d.c));
   row.say("Lemma {}_near u : {} -> Rabs (phi ({} + u) - horner {} u) <= {}.", density, between(a, "u", b),
           at.c, density, bound);
-  row.say("Proof. intros Hu. unfold phi, {}. prove_bound u {}%nat {}%positive. Qed.\n", density,
+  row.say("Proof. intros Hu. unfold phi, Phi, {}. prove_bound u {}%nat {}%positive. Qed.\n", density,
           model_degree(d), row.near_bits());
   row.begin_bound("Lemma", row.part("cell"), between(lo, "x", hi), coordinate_of(row.piece));
   row.say("  intros Hx.");
@@ -161,7 +157,7 @@ void add_near_cell(Row& row, const Real& lo, const Real& hi, const Real& x_star)
   const Real l = below(lo - x_star - power_of_2(-49), 50), h = above(hi - x_star + power_of_2(-49), 50),
              a = std::min(Real(0), l), b = std::max(Real(0), h);
   const Near q =
-      near([&](const Real& u) { return Real(phi(x_star + u) * (2 - (x_star + u) * (x_star + u))); }, a, b,
+      near([&](const Real& u) { return Real(row.of.density(x_star + u) * row.of.curve(x_star + u)); }, a, b,
            power_of_2(-row.room - kRoomBits), row.bits());
   // x* is not known but to lie in the enclosure, which widens what is left out.
   const std::string curve = row.part("curve"), bound = operand(q.error + power_of_2(-46));
@@ -169,7 +165,7 @@ void add_near_cell(Row& row, const Real& lo, const Real& hi, const Real& x_star)
   row.say("Lemma {}_near x u : x_low <= x <= x_high -> {} -> Rabs (f'' (x + u) - horner {} u) <= {}.", curve,
           between(a, "u", b), curve, bound);
   row.say(
-      "Proof. intros Hx Hu. unfold x_low, x_high in Hx. unfold f'', phi, {}. prove_bound u {}%nat "
+      "Proof. intros Hx Hu. unfold x_low, x_high in Hx. unfold f'', phi, Phi, {}. prove_bound u {}%nat "
       "{}%positive. Qed.\n",
       curve, model_degree(q) + 1, row.near_bits());
   row.begin_bound("Lemma", row.part("cell"), between(lo, "x", hi), coordinate_of(row.piece));
@@ -187,13 +183,13 @@ void add_near_cell(Row& row, const Real& lo, const Real& hi, const Real& x_star)
 void add_tail(Row& row, const Real& end, bool right, float y_max) {
   const PhiAt at = add_anchor(row, end, right ? "right_anchor" : "left_anchor");
   const int bits = row.bits();
-  const Real cdf = normal_cdf(end), slack = 2 * power_of_2(-bits) * (1 + abs(end)),
-             gradient = cdf + end * phi(end);
+  const Real cdf = row.of.cdf(end), slack = 2 * power_of_2(-bits) * (1 + abs(end)),
+             gradient = cdf + end * row.of.density(end);
   const std::string low = operand(below(end * cdf - slack, bits));
   const std::string slope = operand(right ? above(gradient + slack, bits) : below(gradient - slack, bits));
   const std::string place = !in_s(row.piece) ? "(fun y => y)" : right ? "root_of" : "left_root_of";
   const std::string values =
-      fmt::format("intros P HP; unfold phi; split; interval with (i_prec {}%positive)", row.near_bits());
+      fmt::format("intros P HP; unfold phi, Phi; split; interval with (i_prec {}%positive)", row.near_bits());
   if (right) {
     row.begin_bound("Theorem", "fit_error_far_right", at.c + " <= x", held_coordinate_of(row.piece, y_max));
     row.say("  apply (right_tail_row p {} {} A {} {} {} {} {}); [lra|exact {}|{}|lra|].", place,
@@ -250,6 +246,14 @@ std::string numbers_in_coq(const std::string& text, bool as_operands) {
   return result.append(end, text.end());
 }
 
+/// Found once for all rows, because finding it takes long beside the rest.
+Real x_star_of(const std::string& function) {
+  static std::map<std::string, Real> found;
+  const auto [entry, is_new] = found.try_emplace(function);
+  if (is_new) entry->second = Composite(activation_from_expression(function)).x_star().mid();
+  return entry->second;
+}
+
 std::string replaced(const std::string& text, const char* pattern, const char* by) {
   return std::regex_replace(text, std::regex(pattern), by);
 }
@@ -257,30 +261,30 @@ std::string replaced(const std::string& text, const char* pattern, const char* b
 }  // namespace
 
 WitnessScript script(const Fit& fit, const Piece& piece, const std::string& path) {
-  if (fit.function != kFunction || !fit.as<BackwardModel>() || piece.target != Target::gradient)
-    throw kernels::SpecError(
-        path, "function",
-        fmt::format("certify --coq is for backward fits of GELU, {}, in absolute error", kFunction));
+  const KnownActivation* const known = known_activation(fit.function);
+  if (known == nullptr) throw kernels::SpecError(path, "function", no_theory_of(fit.function));
+  if (!fit.as<BackwardModel>() || piece.target != Target::gradient)
+    throw kernels::SpecError(path, "target", "certify --coq is for backward fits in absolute error");
   const std::string place = fmt::format("pieces: row {}", piece.row);
   const double slack = piece.certified - piece.observed;
   if (!(slack > 0))
     throw kernels::SpecError(path, place, "the certified error is not above the observed one");
   const auto [lo, hi] = range_of(piece);
-  if ((piece.left_tail && lo > -kTail) || (piece.right_tail && hi < kTail))
+  if ((piece.left_tail && lo > -known->tail) || (piece.right_tail && hi < known->tail))
     throw kernels::SpecError(path, place,
-                             fmt::format("certify --coq needs a tail to begin at |x| >= {}", kTail));
-  static const Real x_star = Composite(activation_from_expression(kFunction)).x_star().mid();
+                             fmt::format("certify --coq needs a tail to begin at |x| >= {}", known->tail));
+  const Real x_star = x_star_of(fit.function);
 
   std::vector<Real> c;
   for (const float k : piece.c) c.emplace_back(static_cast<double>(k));
   c[0] += Real(static_cast<double>(piece.c0_low));
-  Row row{piece, -std::ilogb(slack)};
+  Row row{*known, piece, -std::ilogb(slack)};
   row.say("(* {}, row {}: bound A = {}, for every real x of the row. Written by outgrad certify --coq. *)\n",
           fit.name, piece.row, power_of_two(piece.certified));
   row.say(
       "From Coq Require Import Reals Lra List.\nFrom Coquelicot Require Import Coquelicot.\nFrom Interval "
       "Require Import Tactic.\n"
-      "From Outgrad Require Import Gelu BranchPoint Series Row.\nImport ListNotations.\nOpen Scope "
+      "From Outgrad Require Import Activation BranchPoint Series Row.\nImport ListNotations.\nOpen Scope "
       "R_scope.\n");
   row.say("(* The row's polynomial in {}, with its centre. *)", in_s(row.piece) ? "s" : "y");
   row.say("Definition p v := horner {} (v - {}).", list(c), operand(Real(static_cast<double>(piece.centre))));

@@ -1,4 +1,5 @@
-/// Bounds A and B of GELU's rows as theorems for Coq, over the hand-written library in approx/proof/coq.
+/// Bounds A and B of the rows of GELU or SiLU as theorems for Coq, over the hand-written library in
+/// approx/proof/coq.
 ///
 /// The theorem of A reads like README.md's definition: for every real x of the row, |p(coordinate(x)) -
 /// f'(x)| <= A, with the exact y* and with exact numbers n / 2^k. Its proof goes over cells of x. On a cell,
@@ -29,7 +30,7 @@ void add(Groups& groups, const Groups& more);
 Groups scripts(const Fit& fit, const std::string& path, const std::vector<int>& rows = {});
 
 /// A of one row, NAME_row_K.v: the theorem fit_error, and fit_error_far_left and fit_error_far_right where
-/// the row reaches to that limit. @throws kernels::SpecError if the fit is not one of GELU in absolute error:
+/// the row reaches to that limit. @throws kernels::SpecError if the fit is not one in absolute error, or
 /// the library defines no other function.
 WitnessScript script(const Fit& fit, const Piece& piece, const std::string& path);
 

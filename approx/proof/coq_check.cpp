@@ -1,6 +1,7 @@
 // Starts Coq and Gappa on these files, and reads which assumptions their theorems rest on.
 #include "approx/proof/coq_check.h"
 
+#include "approx/proof/coq_text.h"
 #include "approx/proof/witness.h"
 #include "kernels/support/digest.h"
 #include "kernels/support/errors.h"
@@ -170,12 +171,17 @@ void find_programs(CheckedFit& checked, const std::string& folder) {
 }
 
 std::vector<Checked> compile_library(const std::string& sources, const std::string& folder, double limit_s,
-                                     bool total) {
+                                     const std::string& activation, bool total) {
   require_digests(sources);
   std::vector<Checked> files;
   for (const std::string& line : lines_of(kernels::read_file(sources + "/_CoqProject"))) {
-    if (!line.ends_with(".v")) continue;
-    files.push_back(compile({line, kernels::read_file(sources + "/" + line)}, folder, limit_s));
+    const bool of_another = std::ranges::any_of(kKnownActivations, [&](const KnownActivation& known) {
+      return known.module != activation && line.starts_with(known.module);
+    });
+    if (!line.ends_with(".v") || of_another) continue;
+    std::string text = kernels::read_file(sources + "/" + line);
+    if (line == "Activation.v") text.replace(text.rfind("Gelu"), 4, activation);
+    files.push_back(compile({line, std::move(text)}, folder, limit_s));
     if (files.back().outcome != Outcome::proven || (!total && line == kLastOfLibrary)) break;
   }
   return files;
@@ -200,13 +206,14 @@ Checked check(const WitnessScript& script, const std::string& folder, double lim
   return checked;
 }
 
-CheckedFit check_all(const Groups& groups, const std::string& sources, const std::string& folder,
-                     double limit_s, int threads, const std::function<void(const Checked&)>& said) {
+CheckedFit check_all(const Groups& groups, const std::string& activation, const std::string& sources,
+                     const std::string& folder, double limit_s, int threads,
+                     const std::function<void(const Checked&)>& said) {
   CheckedFit checked;
   find_programs(checked, folder);
   const bool total = std::ranges::any_of(groups | std::views::join,
                                          [](const WitnessScript& script) { return script.bound == 'T'; });
-  checked.library = compile_library(sources, folder, limit_s, total);
+  checked.library = compile_library(sources, folder, limit_s, activation, total);
   std::ranges::for_each(checked.library, said);
   if (checked.library.empty() || checked.library.back().outcome != Outcome::proven) return checked;
   for (const std::vector<WitnessScript>& group : groups) {

@@ -56,11 +56,12 @@ inline constexpr const char* kCoqPackages = "coq, libcoq-interval, libcoq-gappa,
 void find_programs(CheckedFit& checked, const std::string& folder);
 
 /// Writes the hand-written library to `folder`, once its files have the digests of `sources`/library.sha256,
-/// and compiles it: `sources`/*.v in the order of its _CoqProject, as far as A, B and the ranges need them,
-/// or, with `total`, all of them. Stops at a file that is not accepted. @throws kernels::SpecError for a file
+/// and compiles it: `sources`/*.v in the order of its _CoqProject, but those of other activations, as far as
+/// A, B and the ranges need them, or, with `total`, all of them. `activation`: the module that Activation.v
+/// then names. Stops at a file that is not accepted. @throws kernels::SpecError for a file
 /// with another digest.
 std::vector<Checked> compile_library(const std::string& sources, const std::string& folder, double limit_s,
-                                     bool total);
+                                     const std::string& activation, bool total);
 
 /// Writes a script of scripts() or gappa_scripts() to `folder`, which holds the compiled library, and has Coq
 /// check it.
@@ -69,8 +70,9 @@ Checked check(const WitnessScript& script, const std::string& folder, double lim
 /// All of these, group by group, `threads` files at a time. `said` is called with each file in order, as soon
 /// as it and those before it are done. @throws kernels::EnvironmentError as find_programs() does,
 /// kernels::SpecError as compile_library() does.
-CheckedFit check_all(const Groups& groups, const std::string& sources, const std::string& folder,
-                     double limit_s, int threads, const std::function<void(const Checked&)>& said);
+CheckedFit check_all(const Groups& groups, const std::string& activation, const std::string& sources,
+                     const std::string& folder, double limit_s, int threads,
+                     const std::function<void(const Checked&)>& said);
 
 /// Schema outgrad.proofs/1, notebooks_data/proofs/README.md.
 std::string to_json(const CheckedFit& checked, const Fit& fit);

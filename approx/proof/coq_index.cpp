@@ -35,6 +35,7 @@ std::string written_by(const std::string& what) {
 
 /// The lemmas end_0, end_1, ...: Phi at the ends of ranges.
 struct Ends {
+  const KnownActivation& of;
   std::string text = {};
   std::map<Real, int> places = {};
 
@@ -43,7 +44,7 @@ struct Ends {
     const std::string name = fmt::format("end_{}", entry->second);
     if (is_new)
       text += fmt::format("Lemma {} : Rabs (Phi {} - {}) <= {}.\nProof. prove_anchor {}%positive. Qed.\n",
-                          name, operand(x), operand(nearest(normal_cdf(x), kEndBits)),
+                          name, operand(x), operand(nearest(of.cdf(x), kEndBits)),
                           operand(power_of_2(-kEndBits)), kEndProofBits);
     return name;
   }
@@ -66,13 +67,12 @@ std::string greatest_of(const Real& r, int bits, int margin) {
   return places(below(r, bits) - margin * power_of_2(-bits), bits);
 }
 
-Real f_at(const Real& x) { return x * normal_cdf(x); }
-
 /// What is asked of the rows in the core and in the left segment, row by row, with the proofs.
 class Demands {
  public:
   explicit Demands(const Fit& fit)
       : core(static_cast<size_t>(fit.as<BackwardModel>()->kRows)), left(core),
+        ends{*known_activation(fit.function)},
         x_star_(Composite(activation_from_expression(fit.function)).x_star().mid()), y_star_(f_at(x_star_)) {
     for (const Piece& piece : fit.as<BackwardModel>()->pieces) add(piece);
   }
@@ -92,6 +92,8 @@ class Demands {
   std::string lemmas;
 
  private:
+  [[nodiscard]] Real f_at(const Real& x) const { return x * ends.of.cdf(x); }
+
   void add(const Piece& piece) {
     const bool in_core = piece.region == Region::core;
     std::string proof;
@@ -184,7 +186,8 @@ WitnessScript index_script(const Fit& fit) {
 From Flocq Require Import Core IEEE754.BinarySingleNaN.
 From Coquelicot Require Import Coquelicot.
 From Interval Require Import Tactic.
-From Outgrad Require Import Calculus Gelu BranchPoint Row Format Kernel Index {name}_kernel {name}_ranges.
+From Outgrad Require Import Calculus Activation BranchPoint Row Format Kernel Index {name}_kernel
+  {name}_ranges.
 Import ListNotations.
 Open Scope Z_scope.
 
@@ -262,7 +265,7 @@ WitnessScript rows_script(const Fit& fit, const std::vector<int>& rows) {
       fit.name + "_rows.v",
       written_by(fmt::format("The rows of {} have errors within A over their ranges", fit.name)) +
           fmt::format(
-              "From Coq Require Import Reals Lra.\nFrom Outgrad Require Import Gelu BranchPoint Row "
+              "From Coq Require Import Reals Lra.\nFrom Outgrad Require Import Activation BranchPoint Row "
               "{}_ranges.\nFrom Outgrad Require{}.\n"
               "Open Scope R_scope.\n\nDefinition within_A (row : nat) (x : R) : Prop :=\n  match row "
               "with\n{}  | _ => {}\n  end.\n\n"

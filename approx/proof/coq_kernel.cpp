@@ -31,7 +31,7 @@ std::string table_row(std::vector<float> words, std::size_t count) {
   return fmt::format("    [{}]", fmt::join(numbers, "; "));
 }
 
-/// How Exhaustion.v encloses f, up to the last of the absolute values that it is for.
+/// How MODULESeries.v encloses f, up to the last of the absolute values that it is for.
 struct Enclosure {
   const char* name;
   int last;
@@ -48,9 +48,10 @@ std::string imports(const Fit& forward, const Fit& backward, const std::string& 
   return fmt::format(
       "From Coq Require Import Reals ZArith Lia SpecFloat.\nFrom Flocq Require Import Core "
       "IEEE754.BinarySingleNaN.\n"
-      "From Outgrad Require Import Gelu BranchPoint Format Kernel Exhaustion Forward {}_kernel "
+      "From Outgrad Require Import Activation BranchPoint Format Kernel Exhaustion Forward {}Series "
+      "{}_kernel "
       "{}_kernel{}.\nOpen Scope Z_scope.\n",
-      forward.name, backward.name, more);
+      known_activation(backward.function)->module, forward.name, backward.name, more);
 }
 
 std::string kernel_text(const BackwardModel& m) {
@@ -151,7 +152,7 @@ Proof. apply exhausted; [reflexivity|reflexivity|repeat split; discriminate|exac
 
 bool has_kernel(const Fit& fit) {
   const auto* m = fit.as<BackwardModel>();
-  return m != nullptr && fit.activation == "gelu" &&
+  return m != nullptr && known_activation(fit.function) != nullptr &&
          (m->format == Format::f16 || m->format == Format::bf16) && m->kMasked && m->kHasLeft &&
          !m->kHasRight && !m->kHasBreaks && m->kCentred && !m->kTwoWord && m->kScheme == kernels::kHorner;
 }
@@ -162,10 +163,12 @@ WitnessScript kernel_script(const Fit& fit, const std::string& path) {
   const Format format = backward != nullptr  ? backward->format
                         : forward != nullptr ? forward->format
                                              : Format::f32;
-  if (fit.activation != "gelu" || (format != Format::f16 && format != Format::bf16))
+  if (known_activation(fit.function) == nullptr)
+    throw kernels::SpecError(path, "function", no_theory_of(fit.function));
+  if (format != Format::f16 && format != Format::bf16)
     throw kernels::SpecError(path, "kind",
-                             "a fit of gelu in f16 or bf16, backward or rounded forward, is needed: Coq's "
-                             "library has no other kernel");
+                             "a fit in f16 or bf16, backward or rounded forward, is needed: Coq's library "
+                             "has no other kernel");
   if (backward != nullptr && !has_kernel(fit))
     throw kernels::SpecError(
         path, "backward",

@@ -1,5 +1,5 @@
-/// The deployed 16-bit kernels of GELU, and what is true of them at every number of the format, as files for
-/// Coq over the hand-written library in approx/proof/coq.
+/// The deployed 16-bit kernels of GELU and SiLU, and what is true of them at every number of the format, as
+/// files for Coq over the hand-written library in approx/proof/coq.
 ///
 /// Constants and rows become records of Kernel.v and Forward.v, which compute with them as kernels/eval.h
 /// does. The theorems say, for every finite x of the format: for every fp32 y that stands for f(x) rounded to
@@ -14,13 +14,13 @@
 
 namespace outgrad::approx::coq {
 
-/// Whether the library describes the backward kernel of a fit: GELU in f16 or bf16 with a mask, a left
+/// Whether the library describes the backward kernel of a fit: f16 or bf16 with a mask, a left
 /// segment, cells of equal width, centred rows and Horner's scheme.
 bool has_kernel(const Fit& fit);
 
 /// NAME_kernel.v: a backward fit as the definition kernel, and T, the claim kT; or a rounded forward fit as
 /// the definition forward. @throws kernels::SpecError if the fit is not one whose kernel the library
-/// describes: backward has_kernel(), forward GELU in f16 or bf16.
+/// describes: backward has_kernel(), forward in f16 or bf16.
 WitnessScript kernel_script(const Fit& fit, const std::string& path);
 
 /// NAME_all_K.v, where NAME is the backward fit's: the lemma covered, that the check holds at the format's

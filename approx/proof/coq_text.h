@@ -2,12 +2,14 @@
 #pragma once
 
 #include "approx/function/format.h"
+#include "approx/function/scalars.h"
 #include "approx/model/piece.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace outgrad::approx::coq {
@@ -46,6 +48,37 @@ inline const char* coordinate_of(const Piece& piece) { return in_s(piece) ? "coo
 inline std::string held_coordinate_of(const Piece& piece, float y_max) {
   const std::string held = fmt::format("Rmin (f x) {}", operand(Real(static_cast<double>(y_max))));
   return in_s(piece) ? "root_of (" + held + ")" : held;
+}
+
+/// An activation f x = x Phi x that the library has: MODULE.v and MODULESeries.v are of it alone.
+struct KnownActivation {
+  const char* module;
+  std::string_view function;
+  double tail;  ///< where the theorems about its tails begin
+  Real (*cdf)(const Real&), (*density)(const Real&);  ///< Phi and its derivative phi
+  Real (*curve)(const Real&);  ///< f'' x / phi x
+};
+inline const KnownActivation kKnownActivations[] = {
+    {"Gelu", "x*normal_cdf(x)", 1.75, [](const Real& x) { return normal_cdf(x); },
+     [](const Real& x) { return Real(exp(-x * x / 2) / sqrt(8 * atan(Real(1)))); },
+     [](const Real& x) { return Real(2 - x * x); }},
+    {"Silu", "x*sigmoid(x)", 2.5, [](const Real& x) { return sigmoid(x); },
+     [](const Real& x) { return Real(sigmoid(x) * sigmoid(Real(-x))); },
+     [](const Real& x) { return Real(2 + x * (1 - 2 * sigmoid(x))); }},
+};
+/// Null for another function.
+inline const KnownActivation* known_activation(std::string_view function) {
+  for (const KnownActivation& known : kKnownActivations) {
+    if (known.function == function) return &known;
+  }
+  return nullptr;
+}
+/// What is missing of it.
+inline std::string no_theory_of(const std::string& function) {
+  std::string files;
+  for (const KnownActivation& known : kKnownActivations)
+    files += fmt::format("{}{}.v for {}", files.empty() ? "" : ", ", known.module, known.function);
+  return fmt::format("Coq's library (approx/proof/coq) has no file for {}, only {}", function, files);
 }
 
 /// Precision and exponent range of a format as Format.v has them.

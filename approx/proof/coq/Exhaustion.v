@@ -2,12 +2,11 @@
    answer `true` is proven to mean what it should: for x = t and x = - t, where t is the n-th absolute value
    of the format, y = f x rounded to the format, Rabs (evaluate_backward h y [x >= x_star] - f' x) <= T, for
    both zeros if y is 0. Bounds of f x decide y, because both of them are rounded to it. For t below a
-   threshold the bounds come from NormalSeries.v, and beyond it from the tails of f and f'. *)
+   threshold the bounds come from the activation's series, and beyond it from the tails of f and f'. *)
 
 From Coq Require Import Reals ZArith List Bool SpecFloat Lia Lra.
 From Flocq Require Import Core IEEE754.BinarySingleNaN Calc.Operations.
-From Interval Require Import Tactic.
-From Outgrad Require Import Calculus Gelu BranchPoint Format Kernel NormalSeries.
+From Outgrad Require Import Calculus Activation BranchPoint Format Kernel.
 Import ListNotations.
 Open Scope Z_scope.
 
@@ -36,18 +35,21 @@ End Claim.
 
 (* ---- The check ------------------------------------------------------------------------------- *)
 
-(* How f and f' are enclosed: in units of 2^-unit_bits by NormalSeries.v below the threshold, an integer; from
-   there on f (-t) and f' (-t) are between -2^-tail_bits and 0. *)
-Record enclosing := { unit_bits : Z; phi_0_low : Z; phi_0_high : Z; terms : nat; threshold : Z;
+(* How f and f' are enclosed: for t = m / 2^k below the threshold, an integer, `enclosed_at m k` has bounds of
+   Phi t - 1/2 and of f' t - 1/2 in units of 2^-unit_bits; from there on f (-t) and f' (-t) are between
+   -2^-tail_bits and 0. *)
+Record enclosing := { unit_bits : Z; enclosed_at : Z -> Z -> option (Z * Z * Z * Z); threshold : Z;
   tail_bits : Z }.
 
 Definition sound_enclosing (c : enclosing) : Prop :=
-  0 < unit_bits c /\ 0 <= phi_0_low c /\
-    (IZR (phi_0_low c) <= phi 0 * IZR (2 ^ unit_bits c) <= IZR (phi_0_high c))%R /\
-  0 < tail_bits c /\ 2 <= threshold c /\
-  (IZR (threshold c) * (2 / PI * exp (- (IZR (threshold c) * IZR (threshold c)) / 2))
-    <= / IZR (2 ^ tail_bits c))%R /\
-  (IZR (threshold c) * phi (IZR (threshold c)) <= / IZR (2 ^ tail_bits c))%R.
+  0 < unit_bits c /\ 0 < tail_bits c /\
+  (forall m k low high slope_low slope_high, 0 <= m -> 0 <= k ->
+    enclosed_at c m k = Some (low, high, slope_low, slope_high) ->
+    let t := (IZR m / IZR (2 ^ k))%R in
+    (IZR low <= (Phi t - 1 / 2) * IZR (2 ^ unit_bits c) <= IZR high)%R /\
+    (IZR slope_low <= (f' t - 1 / 2) * IZR (2 ^ unit_bits c) <= IZR slope_high)%R) /\
+  (tail <= IZR (threshold c))%R /\ (- / IZR (2 ^ tail_bits c) <= f (- IZR (threshold c)))%R /\
+  (- / IZR (2 ^ tail_bits c) <= f' (- IZR (threshold c)))%R.
 
 (* low <= v <= high in the unit 2^exponent. *)
 Record bounds := { low : Z; high : Z; at_exponent : Z }.
@@ -80,7 +82,7 @@ Definition bounds_at (m e : Z) : option (bounds * bounds * bounds) :=
       Some (Build_bounds (t - tiny) t u, Build_bounds (- tiny) 0 u,
         Build_bounds half (half + 1) (- tail_bits c))
   else
-    match enclosure (2 ^ unit_bits c) (phi_0_low c) (phi_0_high c) m (- e) (terms c) with
+    match enclosed_at c m (- e) with
     | Some (a, b, a', b') =>
       let half := 2 ^ (unit_bits c - 1) in
       let u := e - unit_bits c in
@@ -116,9 +118,8 @@ Definition slope_left (b : bounds) : dyadic * dyadic :=
   (Fminus (Float radix2 1 (-1)) (Float radix2 (high b) (at_exponent b)),
     Fminus (Float radix2 1 (-1)) (Float radix2 (low b) (at_exponent b))).
 
-(* Minus x_star lies strictly between these. *)
 Definition near_star : dyadic * dyadic :=
-  (Float radix2 846442007617557 (-50), Float radix2 846442007617560 (-50)).
+  (Float radix2 (fst minus_x_star) (-50), Float radix2 (snd minus_x_star) (-50)).
 
 (* [- t >= x_star]. *)
 Definition mask_left (t : dyadic) : option bool :=
@@ -163,27 +164,13 @@ Proof.
 Qed.
 
 (* |f x| <= |x|, so that no number of the format has an f x beyond it. *)
-Lemma Phi_between x : (0 <= Phi x <= 1)%R.
-Proof.
-  assert (P : forall t, (0 <= t -> 0 <= Phi t <= 1)%R).
-  { intros t H. pose proof (Phi_right t H) as B. assert (2 / PI <= 1)%R by interval.
-    assert (0 < 2 / PI)%R by interval.
-    assert (exp (- (t * t) / 2) <= 1)%R.
-    { rewrite <- exp_0. destruct (Req_dec t 0) as [-> |N]. right. f_equal. lra. left.
-      apply exp_increasing. nra. }
-    pose proof (exp_pos (- (t * t) / 2)). nra. }
-  destruct (Rle_dec 0 x) as [H|H]. now apply P. assert (H' : (0 <= - x)%R) by lra. apply P in H'.
-  rewrite Phi_opp in H'. lra.
-Qed.
-
 Lemma nearest_f x : in_format prec emax x -> in_format prec emax (nearest prec emax (f x)).
 Proof.
   intros [G B]. split. apply generic_format_round; [now apply fexp_correct|apply valid_rnd_N].
   apply Rle_lt_trans with (2 := B). unfold nearest.
   apply abs_round_le_generic; [now apply fexp_correct|apply valid_rnd_N|now apply generic_format_abs|].
-  unfold f. rewrite Rabs_mult, (Rabs_pos_eq (Phi x)) by apply Phi_between.
-  rewrite <- (Rmult_1_r (Rabs x)) at 2.
-  apply Rmult_le_compat_l. apply Rabs_pos. apply Phi_between.
+  unfold f. pose proof (Phi_within x) as P. rewrite Rabs_mult, (Rabs_pos_eq (Phi x)) by lra.
+  pose proof (Rabs_pos x). nra.
 Qed.
 
 (* If both bounds are rounded to the same number, so is everything between them. *)
@@ -244,9 +231,9 @@ Qed.
 
 Lemma mask_left_correct t mask : mask_left t = Some mask -> mask = Rle_bool x_star (- F2R t).
 Proof.
-  pose proof x_star_between as X. unfold x_low, x_high in X. unfold mask_left.
-  assert (A : F2R (fst near_star) = (846442007617557 / 2 ^ 50)%R) by (unfold F2R, near_star; simpl; lra).
-  assert (B : F2R (snd near_star) = (846442007617560 / 2 ^ 50)%R) by (unfold F2R, near_star; simpl; lra).
+  pose proof x_star_between as X. unfold mask_left.
+  assert (A : (F2R (fst near_star) < - x_high)%R) by (unfold F2R, near_star, x_high; simpl; lra).
+  assert (B : (- x_low < F2R (snd near_star))%R) by (unfold F2R, near_star, x_low; simpl; lra).
   destruct (at_most_dyadic t (fst near_star)) eqn:L.
   - intros [= <-]. apply at_most_dyadic_correct in L. rewrite Rle_bool_true; trivial. lra.
   - destruct (at_most_dyadic (snd near_star) t) eqn:U; [|discriminate]. intros [= <-].
@@ -254,40 +241,30 @@ Proof.
     rewrite Rle_bool_false; trivial. lra.
 Qed.
 
-Lemma x_star_negative : (x_star < 0)%R.
-Proof. pose proof x_star_between as X. unfold x_high in X. lra. Qed.
-
 Lemma power_IZR u : 0 <= u -> IZR (2 ^ u) = bpow radix2 u.
 Proof. exact (IZR_Zpower radix2 u). Qed.
 
 Lemma half_power u : 0 < u -> IZR (2 ^ u) = (2 * IZR (2 ^ (u - 1)))%R.
 Proof. intros H. rewrite <- mult_IZR, <- Z.pow_succ_r by lia. do 2 f_equal. lia. Qed.
 
-Lemma f_opp x : f (- x) = (f x - x)%R.
-Proof. unfold f. rewrite Phi_opp. ring. Qed.
-
 Lemma bounds_at_correct m e plus minus slope (t := F2R (Float radix2 m e)) :
   0 <= m -> bounds_at m e = Some (plus, minus, slope) ->
   bounded plus (f t) /\ bounded minus (f (- t)) /\ bounded slope (f' t - 1 / 2).
 Proof.
-  intros Hm. destruct enclosing_sound as (U & C0 & C & L & A2 & A & B). unfold bounds_at.
+  intros Hm. destruct enclosing_sound as (U & L & C & A2 & F0 & F0'). unfold bounds_at.
   destruct ((0 <=? e) || (threshold c * 2 ^ (- e) <=? m)) eqn:Far.
   - destruct ((0 <=? e) && (m <? threshold c)) eqn:Less; [discriminate|]. intros [= <- <- <-].
+    assert (A0 : (0 <= IZR (threshold c))%R) by (unfold tail in A2; lra).
     assert (H : (IZR (threshold c) <= t)%R).
     { unfold t. destruct (Z.leb_spec 0 e) as [E|E]; simpl in Far, Less.
       - apply Z.ltb_ge in Less. unfold F2R; simpl. rewrite <- (Rmult_1_r (IZR (threshold c))).
-        apply Rmult_le_compat; try lra.
-        apply IZR_le; lia. now apply IZR_le. apply (bpow_le radix2 0); lia.
+        apply Rmult_le_compat; try lra. now apply IZR_le. apply (bpow_le radix2 0); lia.
       - apply Z.leb_le, IZR_le in Far. rewrite mult_IZR in Far. rewrite power_IZR in Far by lia.
         unfold F2R; simpl. apply Rmult_le_reg_r with (bpow radix2 (- e)). apply bpow_gt_0.
         rewrite Rmult_assoc, <- bpow_plus, Z.add_opp_diag_r. simpl. lra. }
-    assert (A2' : (2 <= IZR (threshold c))%R) by now apply IZR_le. set (a := IZR (threshold c)) in *.
+    set (a := IZR (threshold c)) in *.
     destruct (left_tail (- a) (- t)) as [F F']; try lra. pose proof (f'_opp t) as O'.
-    rewrite power_IZR, <- bpow_opp in A, B by lia.
-    assert (P : (0 <= Phi (- a) <= 2 / PI * exp (- (a * a) / 2))%R).
-    { replace (a * a)%R with (- a * - a)%R by ring. apply Phi_left. lra. }
-    assert (F0 : (- bpow radix2 (- tail_bits c) <= f (- a))%R). { unfold f. nra. }
-    assert (F0' : (- bpow radix2 (- tail_bits c) <= f' (- a))%R). { unfold f'. rewrite phi_opp. lra. }
+    rewrite power_IZR, <- bpow_opp in F0, F0' by lia.
     set (u := Z.min e (- tail_bits c)).
     assert (T1 : F2R (Float radix2 (m * 2 ^ (e - u)) u) = t).
     { unfold t. rewrite (F2R_change_exp radix2 u m e) by lia. reflexivity. }
@@ -303,12 +280,12 @@ Proof.
     + rewrite F2R_0. lra.
     + rewrite E. lra.
     + unfold F2R in *; simpl in *. rewrite plus_IZR. lra.
-  - destruct (enclosure _ _ _ _ _ _) as [[[[p q] p'] q']|] eqn:Q; [|discriminate]. intros [= <- <- <-].
+  - destruct (enclosed_at c m (- e)) as [[[[p q] p'] q']|] eqn:Q; [|discriminate]. intros [= <- <- <-].
     apply orb_false_elim in Far as [E _]. apply Z.leb_gt in E.
-    apply enclosed in Q; trivial; try lia.
-    assert (PT : point m (- e) = t).
-    { unfold point, t, F2R; simpl. rewrite power_IZR, bpow_opp by lia. unfold Rdiv. now rewrite Rinv_inv. }
-    rewrite PT in Q. pose proof (half_power (unit_bits c) U) as HP. rewrite power_IZR in Q, HP by lia.
+    apply C in Q; try lia. cbv zeta in Q.
+    replace (IZR m / IZR (2 ^ - e))%R with t in Q
+      by (unfold t, F2R; simpl; rewrite power_IZR, bpow_opp by lia; unfold Rdiv; now rewrite Rinv_inv).
+     pose proof (half_power (unit_bits c) U) as HP. rewrite power_IZR in Q, HP by lia.
     assert (PU : (bpow radix2 (unit_bits c) * bpow radix2 (- unit_bits c) = 1)%R)
       by (rewrite <- bpow_plus, Z.add_opp_diag_r; reflexivity).
     pose proof (bpow_gt_0 radix2 (- unit_bits c)) as PO.
@@ -369,44 +346,3 @@ Theorem total_error_checked n x :
 Proof. intros N (c & S & H). now apply check_correct with c. Qed.
 
 End Format.
-
-(* ---- Enclosures for the two 16-bit formats --------------------------------------------------- *)
-
-(* bf16. From t = 14 on, f (-t) is nearer to 0 than half the least number, 2^-134, and just before that Phi
-   (-t) is 2^-146. If t is an odd multiple of the least number, t/2 is midway between two numbers, and the
-   rest of f t has to be seen to be positive. *)
-Definition bf16_least : enclosing := {|
-  unit_bits := 144; phi_0_low := 8896710144153107311007564246272276034474882;
-  phi_0_high := 8896710144153107311007564246272276034474883;
-  terms := 500; threshold := 14; tail_bits := 137
-|}.
-Definition bf16_to_4 : enclosing := {|
-  unit_bits := 72; phi_0_low := 1883951653567309427775; phi_0_high := 1883951653567309427776; terms := 500;
-    threshold := 14; tail_bits := 137
-|}.
-Definition bf16_from_4 : enclosing := {|
-  unit_bits := 240; phi_0_low := 704869997143266487884552325069224937446962560753387647160131400038351459;
-  phi_0_high := 704869997143266487884552325069224937446962560753387647160131400038351460;
-  terms := 500; threshold := 14; tail_bits := 137
-|}.
-(* f16, where half the least number is 2^-25. *)
-Definition f16_all : enclosing := {|
-  unit_bits := 64; phi_0_low := 7359186146747302452; phi_0_high := 7359186146747302453; terms := 500;
-    threshold := 8; tail_bits := 43
-|}.
-
-Ltac prove_sound c :=
-  repeat split; try discriminate; try reflexivity;
-  cbn [unit_bits phi_0_low phi_0_high threshold tail_bits c]; unfold phi; interval with (i_prec 300).
-
-Lemma bf16_least_sound : sound_enclosing bf16_least.
-Proof. prove_sound bf16_least. Qed.
-
-Lemma bf16_to_4_sound : sound_enclosing bf16_to_4.
-Proof. prove_sound bf16_to_4. Qed.
-
-Lemma bf16_from_4_sound : sound_enclosing bf16_from_4.
-Proof. prove_sound bf16_from_4. Qed.
-
-Lemma f16_all_sound : sound_enclosing f16_all.
-Proof. prove_sound f16_all. Qed.

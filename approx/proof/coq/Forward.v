@@ -5,7 +5,7 @@
 
 From Coq Require Import Reals ZArith List Bool SpecFloat Lia Lra.
 From Flocq Require Import Core IEEE754.BinarySingleNaN.
-From Outgrad Require Import Gelu BranchPoint Format Kernel Exhaustion.
+From Outgrad Require Import Activation BranchPoint Format Kernel Exhaustion.
 Import ListNotations.
 Open Scope Z_scope.
 

@@ -1,9 +1,10 @@
 (* GELU as README.md defines it: f x = x Phi x with the normal distribution function Phi; its derivatives; the
-   symmetry Phi (-x) = 1 - Phi x; and how near Phi is to its limits 0 and 1. *)
+   symmetry Phi (-x) = 1 - Phi x; how near Phi is to its limits 0 and 1; and where f' and f'' change sign. *)
 
 From Coq Require Import Reals Lra Psatz.
 From Coquelicot Require Import Coquelicot.
-From Outgrad Require Import Calculus Gaussian.
+From Interval Require Import Tactic.
+From Outgrad Require Import Calculus GeluIntegral.
 Open Scope R_scope.
 
 Definition phi (t : R) := exp (- (t * t) / 2) / sqrt (2 * PI).
@@ -59,7 +60,7 @@ Proof.
     replace (0 + -1 * t) with (- t) by ring. rewrite phi_opp. ring.
 Qed.
 
-(* In the variable of Gaussian.v. *)
+(* In the variable of GeluIntegral.v. *)
 Lemma Phi_Bell x : Phi x = 1 / 2 + Bell (x / sqrt 2) / sqrt PI.
 Proof.
   assert (Q : 0 < sqrt 2) by (apply sqrt_lt_R0; lra). assert (P : 0 < sqrt PI) by apply sqrt_lt_R0, PI_RGT_0.
@@ -106,3 +107,102 @@ Proof.
   replace (- x * - x) with (x * x) in H by ring.
   replace (1 - (1 - Phi x)) with (Phi x) in H by ring. apply H. lra.
 Qed.
+
+Lemma Phi_within x : 0 < Phi x < 1.
+Proof.
+  assert (P : forall t, t < 0 -> 0 < Phi t).
+  { intros t H. apply Rle_lt_trans with (Phi (t - 1)). apply Phi_left; lra.
+    apply (increasing_of_derive Phi phi); [apply derive_Phi|lra|]. intros u _. apply phi_pos. }
+  pose proof Phi_0. destruct (Rtotal_order x 0) as [L|[->|G]]; [|lra|].
+  - pose proof (P x L). enough (Phi x < Phi 0) by lra.
+    apply (increasing_of_derive Phi phi); [apply derive_Phi|trivial|]. intros t _. apply phi_pos.
+  - pose proof (P (- x)). pose proof (Phi_opp x). enough (Phi 0 < Phi x) by lra.
+    apply (increasing_of_derive Phi phi); [apply derive_Phi|trivial|]. intros t _. apply phi_pos.
+Qed.
+
+(* ---- The branch point ------------------------------------------------------------------------ *)
+
+(* f' has its zero between x_low and x_high, and there f is between y_low and y_high. *)
+Definition x_low := -846442007617559 / 2 ^ 50.
+Definition x_high := -846442007617558 / 2 ^ 50.
+(* - x_star lies strictly between these, in units of 2^-50. *)
+Definition minus_x_star := (846442007617557, 846442007617560)%Z.
+Definition y_low := -191370566667553 / 2 ^ 50.
+Definition y_high := -191370566667551 / 2 ^ 50.
+
+(* Rabs (Phi c - v) <= e for numbers c, v and e. *)
+Tactic Notation "prove_anchor" constr(bits) := unfold Phi, phi; integral with (i_prec bits, i_degree 12).
+
+Lemma f'_x_low : f' x_low < 0.
+Proof.
+  assert (P : Rabs (Phi x_low - 260661970547551817 / 2 ^ 60) <= / 2 ^ 60) by (unfold Phi, phi, x_low;
+    integral with (i_prec 90, i_degree 15)).
+  apply between_of_abs in P. unfold f'. set (P_low := Phi x_low) in *. clearbody P_low. unfold phi, x_low.
+  interval with (i_prec 90).
+Qed.
+
+Lemma f'_x_high : 0 < f' x_high.
+Proof.
+  assert (P : Rabs (Phi x_high - 260661970547552125 / 2 ^ 60) <= / 2 ^ 60) by (unfold Phi, phi, x_high;
+    integral with (i_prec 90, i_degree 15)).
+  apply between_of_abs in P. unfold f'. set (P_high := Phi x_high) in *. clearbody P_high. unfold phi, x_high.
+  interval with (i_prec 90).
+Qed.
+
+(* There Phi is elementary: f' z = 0 says that Phi z = - z phi z. *)
+Lemma f_at_zero z : x_low <= z <= x_high -> f' z = 0 -> y_low <= f z <= y_high.
+Proof.
+  unfold f', f, x_low, x_high. intros X Z. replace (z * Phi z) with (- (z * z * phi z)).
+  - unfold phi, y_low, y_high. interval with (i_prec 70).
+  - replace (Phi z) with (- (z * phi z)) by lra. ring.
+Qed.
+
+(* Where Phi's bound by exp (-x^2/2) is below what x phi x takes away. *)
+Lemma f'_negative_far x : x <= -7 / 4 -> f' x < 0.
+Proof.
+  intros Hx. destruct (Phi_left x) as [_ P]. lra. unfold f', phi. set (e := exp (- (x * x) / 2)) in *.
+  assert (E : 0 < e) by apply exp_pos.
+  apply Rle_lt_trans with (e * (2 / PI + x / sqrt (2 * PI))).
+  - unfold Rdiv in *. lra.
+  - enough (2 / PI + x / sqrt (2 * PI) < 0) by nra.
+    apply Rle_lt_trans with (2 / PI + (-7 / 4) / sqrt (2 * PI)).
+    + apply Rplus_le_compat_l. unfold Rdiv at 1 2. apply Rmult_le_compat_r; trivial.
+      left. apply Rinv_0_lt_compat, sqrt_2PI.
+    + interval.
+Qed.
+
+(* The sign of f'': f' falls until -sqrt 2 and rises from there to sqrt 2. *)
+Lemma f''_negative t : 2 < t * t -> f'' t < 0.
+Proof. intros H. unfold f''. pose proof (phi_pos t). nra. Qed.
+
+Lemma f''_positive t : t * t < 2 -> 0 < f'' t.
+Proof. intros H. unfold f''. pose proof (phi_pos t). nra. Qed.
+
+Lemma sqrt_2_between : sqrt 2 * sqrt 2 = 2 /\ 141 / 100 <= sqrt 2 <= 142 / 100.
+Proof. split. apply sqrt_sqrt; lra. split; interval. Qed.
+
+Lemma f'_left_of z x : x_low <= z <= x_high -> f' z = 0 -> x < z -> f' x < 0.
+Proof.
+  intros X Z Hx. unfold x_low, x_high in X. destruct sqrt_2_between as [Q Q'].
+  destruct (Rle_dec x (-7 / 4)) as [L|L]. now apply f'_negative_far.
+  destruct (Rle_dec x (- sqrt 2)) as [M|M].
+  - apply Rlt_trans with (f' (-7 / 4)); [|apply f'_negative_far; lra].
+    apply (decreasing_of_derive f' f''); [apply derive_f'|lra|]. intros t Ht. apply f''_negative. nra.
+  - rewrite <- Z. apply (increasing_of_derive f' f''); [apply derive_f'|lra|]. intros t Ht.
+    apply f''_positive. nra.
+Qed.
+
+Lemma f'_right_of z x : x_low <= z <= x_high -> f' z = 0 -> z < x -> 0 < f' x.
+Proof.
+  intros X Z Hx. unfold x_low, x_high in X. destruct sqrt_2_between as [Q Q'].
+  destruct (Rle_dec x (sqrt 2)) as [M|M].
+  - rewrite <- Z. apply (increasing_of_derive f' f''); [apply derive_f'|lra|]. intros t Ht.
+    apply f''_positive. nra.
+  - unfold f'. pose proof (phi_pos x). pose proof (Phi_within x). nra.
+Qed.
+
+(* Where the tails begin. *)
+Definition tail := 7 / 4.
+
+Lemma f''_negative_far t : t <= - tail -> f'' t < 0.
+Proof. unfold tail. intros H. apply f''_negative. nra. Qed.

@@ -6,7 +6,7 @@
 
 From Coq Require Import Reals ZArith List Bool SpecFloat Lia Lra.
 From Flocq Require Import Core IEEE754.BinarySingleNaN.
-From Outgrad Require Import Calculus Gelu BranchPoint Format Kernel.
+From Outgrad Require Import Calculus Activation BranchPoint Format Kernel.
 Import ListNotations.
 Open Scope Z_scope.
 
@@ -135,11 +135,7 @@ Proof.
 Qed.
 
 Lemma negative_left x : x < x_star -> f x < 0.
-Proof.
-  intros X. pose proof x_star_between. unfold x_high in *. unfold f. enough (0 < Phi x) by nra.
-  apply Rle_lt_trans with (Phi (x - 1)). apply Phi_left; lra.
-  apply (increasing_of_derive Phi phi); [apply derive_Phi|lra|]. intros t _. apply phi_pos.
-Qed.
+Proof. intros X. pose proof x_star_negative. pose proof (Phi_within x). unfold f. nra. Qed.
 
 Lemma left_met_asked d n x : x < x_star -> f x = IZR n / 2 ^ 160 -> left_met d n = true -> asked d (f x).
 Proof.

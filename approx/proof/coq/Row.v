@@ -1,11 +1,11 @@
 (* From one cell to the error of a row's polynomial over it. Each theorem leaves to be shown an inequality
    between polynomials and square roots, in which what is not known of Phi, phi, f'' and y_star are variables
-   with bounds: this is what coq-interval proves. The tactics below do so. *)
+   with bounds: this is what coq-interval proves. The tactic below does so. *)
 
 From Coq Require Import Reals Lra List ZArith.
 From Coquelicot Require Import Coquelicot.
 From Interval Require Import Tactic.
-From Outgrad Require Import Calculus Gelu BranchPoint Series.
+From Outgrad Require Import Calculus Activation BranchPoint Series.
 Import ListNotations.
 Open Scope R_scope.
 
@@ -103,7 +103,7 @@ Proof. intros Hx. pose proof x_star_between. unfold coordinate. destruct Rle_dec
 (* What lies left of the first cell, where y goes to 0: p is a polynomial in the coordinate of y, given by
    s_of. *)
 Theorem left_tail_row p (s_of : R -> R) A c v e low slope :
-  c <= -7 / 4 -> Rabs (Phi c - v) <= e -> (forall P, v - e <= P <= v + e -> low <= c * P /\
+  c <= - tail -> Rabs (Phi c - v) <= e -> (forall P, v - e <= P <= v + e -> low <= c * P /\
     slope <= P + c * phi c) ->
   (forall y g, low <= y <= 0 -> slope <= g <= 0 -> Rabs (p (s_of y) - g) <= A) ->
   forall x, x <= c -> Rabs (p (s_of (f x)) - f' x) <= A.
@@ -114,7 +114,7 @@ Qed.
 
 (* Likewise right of the last cell, where y is held at y_max. *)
 Theorem right_tail_row p (s_of : R -> R) y_max A c v e low slope :
-  7 / 4 <= c -> Rabs (Phi c - v) <= e -> (forall P, v - e <= P <= v + e -> low <= c * P /\
+  tail <= c -> Rabs (Phi c - v) <= e -> (forall P, v - e <= P <= v + e -> low <= c * P /\
     P + c * phi c <= slope) ->
   low <= y_max -> (forall y g, low <= y <= y_max -> 1 <= g <= slope -> Rabs (p (s_of y) - g) <= A) ->
   forall x, c <= x -> Rabs (p (s_of (Rmin (f x) y_max)) - f' x) <= A.
@@ -123,10 +123,7 @@ Proof.
   fold (f c) (f' c) in Hv. apply H; [|lra]. unfold Rmin. destruct Rle_dec; lra.
 Qed.
 
-(* ---- Tactics --------------------------------------------------------------------------------- *)
-
-(* Rabs (Phi c - v) <= e for numbers c, v and e. *)
-Tactic Notation "prove_anchor" constr(bits) := unfold Phi, phi; integral with (i_prec bits, i_degree 12).
+(* ---- Tactic ---------------------------------------------------------------------------------- *)
 
 (* A bound over intervals of variables, u among them; definitions have been unfolded down to lists of numbers.
    Taylor models alone do not split the interval, so both are asked for. *)

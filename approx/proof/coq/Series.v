@@ -4,7 +4,7 @@
 
 From Coq Require Import Reals Lra List ZArith Lia.
 From Coquelicot Require Import Coquelicot.
-From Outgrad Require Import Calculus Gelu BranchPoint.
+From Outgrad Require Import Calculus Activation BranchPoint.
 Import ListNotations.
 Open Scope R_scope.
 

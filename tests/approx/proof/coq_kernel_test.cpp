@@ -1,15 +1,20 @@
-// Coq has the deployed kernels, and accepts what is claimed of them over one binade of bf16 but nothing that
-// is a little wrong; exhaustively, over every number of bf16 and of f16.
+// Coq has the deployed kernels of GELU and SiLU, and accepts what is claimed of them over one binade of bf16
+// but nothing that is a little wrong; exhaustively, over every number of bf16 and of f16.
 #include "approx/proof/coq_kernel.h"
 
 #include "approx/function/format.h"
 #include "approx/proof/coq_check.h"
+#include "approx/proof/coq_text.h"
 #include "approx/proof/witness.h"
 #include "kernels/eval.h"
 #include "kernels/generated/gelu_bf16.h"
 #include "kernels/generated/gelu_f16.h"
 #include "kernels/generated/gelu_forward_bf16.h"
 #include "kernels/generated/gelu_forward_f16.h"
+#include "kernels/generated/silu_bf16.h"
+#include "kernels/generated/silu_f16.h"
+#include "kernels/generated/silu_forward_bf16.h"
+#include "kernels/generated/silu_forward_f16.h"
 #include "kernels/support/digest.h"
 #include "kernels/support/files.h"
 #include "kernels/support/process.h"
@@ -27,10 +32,6 @@ namespace outgrad::approx::coq {
 namespace {
 
 const std::string kCoqSources = kRoot + "/approx/proof/coq/";
-/// What the theorem needs of the library, in order.
-constexpr const char* kNeeded[] = {"Calculus", "Gaussian",     "Gelu",       "BranchPoint", "Format",
-                                   "Kernel",   "NormalSeries", "Exhaustion", "Forward"};
-
 constexpr double kLongest = 1800;  // seconds
 
 /// What coqc says where a computation has another result than is claimed.
@@ -51,10 +52,6 @@ class CoqKernel : public testing::Test {
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
 
-  void compile_library() const {
-    for (const char* const name : kNeeded)
-      ASSERT_TRUE(accepts(std::string(name) + ".v", kernels::read_file(kCoqSources + name + ".v")));
-  }
   [[nodiscard]] kernels::Ending compile(const std::string& file, const std::string& text) const {
     kernels::write_file((folder_ / file).string(), text);
     kernels::Launch launch{{"coqc", "-q", "-w", "-ambiguous-paths", "-Q", ".", "Outgrad", file}};
@@ -147,83 +144,107 @@ struct Compiled {
     return hash;
   }
 };
-const Compiled<kernels::BF16, kernels::generated::GeluBf16, kernels::generated::GeluForwardBf16> kBf16{
-    Format::bf16};
-const Compiled<kernels::F16, kernels::generated::GeluF16, kernels::generated::GeluForwardF16> kF16{
-    Format::f16};
+namespace generated = kernels::generated;
+const Compiled<kernels::BF16, generated::GeluBf16, generated::GeluForwardBf16> kGeluBf16{Format::bf16};
+const Compiled<kernels::F16, generated::GeluF16, generated::GeluForwardF16> kGeluF16{Format::f16};
+const Compiled<kernels::BF16, generated::SiluBf16, generated::SiluForwardBf16> kSiluBf16{Format::bf16};
+const Compiled<kernels::F16, generated::SiluF16, generated::SiluForwardF16> kSiluF16{Format::f16};
 
-std::string same_hashes(const std::string& format, int step, int count, std::uint64_t results,
-                        std::uint64_t outputs) {
+std::string same_hashes(const std::string& activation, const std::string& format, int step, int count,
+                        std::uint64_t results, std::uint64_t outputs) {
   return fmt::format(
-      "From Coq Require Import ZArith.\nFrom Outgrad Require Import Kernel Forward gelu_{0}_kernel "
-      "gelu_forward_{0}_kernel.\nOpen Scope Z_scope.\n"
+      "From Coq Require Import ZArith.\nFrom Outgrad Require Import Kernel Forward {6}_{0}_kernel "
+      "{6}_forward_{0}_kernel.\nOpen Scope Z_scope.\n"
       "Lemma results : hash_of_results kernel {1} 0 {2} {3} = {4}.\nProof. vm_cast_no_check (eq_refl {4}). "
       "Qed.\n"
       "Lemma outputs : hash_of_outputs forward {1} 0 {2} {3} = {5}.\nProof. vm_cast_no_check (eq_refl {5}). "
       "Qed.\n",
-      format, format == "bf16" ? "8 128" : "11 16", step, count, results, outputs);
+      format, format == "bf16" ? "8 128" : "11 16", step, count, results, outputs, activation);
 }
 
 // ---- One binade ---------------------------------------------------------------------------------
 
-/// Numbers of the absolute values from 1/2 to 1 in bf16; the worst error of all is there, next to y*.
-constexpr int kFirst = 126 << 7, kLast = 127 << 7;
+/// An activation's binade in bf16 where the worst error of all is, next to y*: absolute values first <= n <
+/// last.
+struct Binade {
+  std::string activation, module;
+  int first, last;
+  double x_star;
+  long double (*cdf)(long double);
+  std::uint64_t (*results)(int step, int count), (*outputs)(int step, int count);
+};
+const Binade kBinades[] = {
+    {"gelu", "Gelu", 126 << 7, 127 << 7, -0.7517,
+     [](long double x) { return std::erfc(-x * std::sqrt(0.5L)) / 2; },
+     [](int step, int count) { return kGeluBf16.hash_of_results(step, count); },
+     [](int step, int count) { return kGeluBf16.hash_of_outputs(step, count); }},
+    {"silu", "Silu", 127 << 7, 128 << 7, -1.2784, [](long double x) { return 1 / (1 + std::exp(-x)); },
+     [](int step, int count) { return kSiluBf16.hash_of_results(step, count); },
+     [](int step, int count) { return kSiluBf16.hash_of_outputs(step, count); }},
+};
 
 /// The theorem of that binade, from a covered_script() file.
-std::string binade_theorem() {
+std::string binade_theorem(const Binade& of) {
   return fmt::format(
       "From Coq Require Import Reals ZArith Lia.\nFrom Flocq Require Import Core.\nFrom Outgrad Require "
       "Import Format Kernel Exhaustion Forward "
-      "gelu_bf16_kernel gelu_forward_bf16_kernel gelu_bf16_all_0.\nOpen Scope Z_scope.\n"
-      "Theorem binade : forall n x, {} <= n < {} -> in_format 8 128 x -> Rabs x = magnitude 8 128 n ->\n"
+      "{2}_bf16_kernel {2}_forward_bf16_kernel {2}_bf16_all_0.\nOpen Scope Z_scope.\n"
+      "Theorem binade : forall n x, {0} <= n < {1} -> in_format 8 128 x -> Rabs x = magnitude 8 128 n ->\n"
       "  total_error_at 8 128 kernel (F2R T) x /\\ forward_right_at 8 128 forward x /\\ stored_gradient_at 8 "
       "128 forward kernel (F2R T) x.\n"
       "Proof.\n  intros n x N X E. apply both_checked_correct with n; trivial; try reflexivity; try lia. "
       "repeat split; discriminate.\n"
       "  apply covered. lia.\nQed.\n",
-      kFirst, kLast);
+      of.first, of.last, of.activation);
 }
 
 /// The largest error of the kernel at the numbers of the binade, by long double, whose f' is off by less than
 /// 2^-63 there.
-long double worst_error(const BackwardModel& model) {
+long double worst_error(const BackwardModel& model, const Binade& of) {
   long double worst = 0;
-  for (int n = kFirst; n < kLast; ++n) {
+  for (int n = of.first; n < of.last; ++n) {
     for (const int sign : {0, 1}) {
       const auto x =
           static_cast<long double>(decode(Format::bf16, static_cast<std::uint32_t>(n | (sign << 15))));
-      const long double Phi = std::erfc(-x * std::sqrt(0.5L)) / 2,
-                        phi = std::exp(-x * x / 2) / std::sqrt(2 * std::acos(-1.0L));
+      const long double Phi = of.cdf(x), phi = of.activation == "silu"
+                                                   ? Phi * (1 - Phi)
+                                                   : std::exp(-x * x / 2) / std::sqrt(2 * std::acos(-1.0L));
       // To the nearest number of bf16: f(x) is no tie.
       const long double ulp = std::ldexp(1.0L, std::ilogb(x * Phi) - 7),
                         y = std::nearbyint(x * Phi / ulp) * ulp;
       worst = std::max(
           worst,
-          std::abs(static_cast<long double>(deployed_gradient(model, static_cast<float>(y), x > -0.7517L)) -
+          std::abs(static_cast<long double>(deployed_gradient(model, static_cast<float>(y), x > of.x_star)) -
                    (Phi + x * phi)));
     }
   }
   return worst;
 }
 
-TEST_F(CoqKernel, NightlyAcceptsOneBinadeAndNothingALittleWrong) {
-  compile_library();
-  Fit fit = committed("gelu_bf16");
-  const Fit forward = committed("gelu_forward_bf16");
+class CoqBinade : public CoqKernel, public testing::WithParamInterface<Binade> {};
+
+TEST_P(CoqBinade, NightlyIsAcceptedAndNothingALittleWrong) {
+  const auto& [activation, module, kFirst, kLast, x_star, cdf, results_of, outputs_of] = GetParam();
+  for (const Checked& file : compile_library(kCoqSources, folder_.string(), kLongest, module, true))
+    ASSERT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
+  Fit fit = committed(activation + "_bf16");
+  const Fit forward = committed(activation + "_forward_bf16");
   ASSERT_TRUE(accepts(kernel_script(fit, "")));
   ASSERT_TRUE(accepts(kernel_script(forward, "")));
 
   // The kernels, against the compiled ones.
   constexpr int kStep = 61, kCount = 65536 / kStep;
-  const std::uint64_t results = kBf16.hash_of_results(kStep, kCount),
-                      outputs = kBf16.hash_of_outputs(kStep, kCount);
-  EXPECT_TRUE(accepts("Same.v", same_hashes("bf16", kStep, kCount, results, outputs)));
-  EXPECT_TRUE(refuses("Same.v", same_hashes("bf16", kStep, kCount, results + 1, outputs), kUnequal));
-  EXPECT_TRUE(refuses("Same.v", same_hashes("bf16", kStep, kCount, results, outputs + 1), kUnequal));
+  const std::uint64_t results = results_of(kStep, kCount), outputs = outputs_of(kStep, kCount);
+  const auto same = [&](std::uint64_t r, std::uint64_t o) {
+    return same_hashes(activation, "bf16", kStep, kCount, r, o);
+  };
+  EXPECT_TRUE(accepts("Same.v", same(results, outputs)));
+  EXPECT_TRUE(refuses("Same.v", same(results + 1, outputs), kUnequal));
+  EXPECT_TRUE(refuses("Same.v", same(results, outputs + 1), kUnequal));
 
   // The double next above the worst error is accepted as T, the one next below is not.
   const WitnessScript binade = covered_script(forward, fit, 0, kFirst, kLast);
-  const long double worst = worst_error(*fit.as<BackwardModel>());
+  const long double worst = worst_error(*fit.as<BackwardModel>(), GetParam());
   const auto above = static_cast<double>(worst) > worst ? static_cast<double>(worst)
                                                         : std::nextafter(static_cast<double>(worst), 1.0);
   const double below = std::nextafter(above, 0.0);
@@ -236,32 +257,34 @@ TEST_F(CoqKernel, NightlyAcceptsOneBinadeAndNothingALittleWrong) {
   fit.as<BackwardModel>()->kT = above;
   ASSERT_TRUE(accepts(kernel_script(fit, "")));
   ASSERT_TRUE(accepts(binade));
-  EXPECT_TRUE(accepts("Binade.v", binade_theorem()));
+  EXPECT_TRUE(accepts("Binade.v", binade_theorem(GetParam())));
 
   // The absolute value at either end left out.
   for (const int end : {0, 1}) {
     ASSERT_TRUE(accepts(covered_script(forward, fit, 0, kFirst + end, kLast - 1 + end)));
-    EXPECT_TRUE(refuses("Binade.v", binade_theorem(), "Cannot find witness")) << end;
+    EXPECT_TRUE(refuses("Binade.v", binade_theorem(GetParam()), "Cannot find witness")) << end;
   }
 
   // The branch bit read the other way round.
   ASSERT_TRUE(accepts("Kernel.v", with(kernels::read_file(kCoqSources + "Kernel.v"),
                                        "if m then r else SFopp r", "if m then SFopp r else r")));
-  for (const char* const name : {"Exhaustion", "Forward"})
-    ASSERT_TRUE(accepts(std::string(name) + ".v", kernels::read_file(kCoqSources + name + ".v")));
+  for (const std::string& name : {std::string("Exhaustion"), std::string("Forward"), module + "Series"})
+    ASSERT_TRUE(accepts(name + ".v", kernels::read_file(kCoqSources + name + ".v")));
   ASSERT_TRUE(accepts(kernel_script(fit, "")));
   ASSERT_TRUE(accepts(kernel_script(forward, "")));
   EXPECT_TRUE(refuses(binade.name, binade.text, kUnequal));
 }
 
+INSTANTIATE_TEST_SUITE_P(Of, CoqBinade, testing::ValuesIn(kBinades),
+                         [](const auto& of) { return of.param.activation; });
+
 TEST(CoqKernelScripts, AreForTheKernelsThatTheLibraryHas) {
-  for (const char* const name : {"gelu_f32", "silu_bf16", "gelu_bf16_oracle", "gelu_forward"}) {
+  for (const char* const name : {"gelu_f32", "gelu_tanh_bf16", "gelu_bf16_oracle", "gelu_forward"}) {
     EXPECT_THROW((void)kernel_script(committed(name), name), kernels::SpecError) << name;
   }
   // Every absolute value is in one of the files.
-  for (const char* const format : {"bf16", "f16"}) {
-    const Fit fit = committed(std::string("gelu_") + format),
-              forward = committed(std::string("gelu_forward_") + format);
+  for (const std::string name : {"gelu_bf16", "gelu_f16", "silu_bf16", "silu_f16"}) {
+    const Fit fit = committed(name), forward = committed(name.substr(0, 4) + "_forward" + name.substr(4));
     int next = 0;
     for (const WitnessScript& script : exhaustion_scripts(forward, fit, "").at(1)) {
       const std::string& text = script.text;
@@ -272,7 +295,7 @@ TEST(CoqKernelScripts, AreForTheKernelsThatTheLibraryHas) {
       EXPECT_EQ(first, next);
       next = last;
     }
-    EXPECT_EQ(next, fit.as<BackwardModel>()->format == Format::bf16 ? 0x7f80 : 0x7c00) << format;
+    EXPECT_EQ(next, fit.as<BackwardModel>()->format == Format::bf16 ? 0x7f80 : 0x7c00) << name;
   }
 }
 
@@ -281,25 +304,28 @@ TEST(CoqKernelScripts, AreForTheKernelsThatTheLibraryHas) {
 class CoqKernelExhaustive : public CoqKernel {
  protected:
   template <class Kernels>
-  void prove(const std::string& format, const Kernels& compiled) {
-    const Fit fit = committed("gelu_" + format), forward = committed("gelu_forward_" + format);
-    const CheckedFit checked = check_all(exhaustion_scripts(forward, fit, ""), kRoot + "/approx/proof/coq",
-                                         folder_.string(), kLongest, 2, [](const Checked& file) {
-                                           EXPECT_EQ(file.outcome, Outcome::proven)
-                                               << file.file << ": " << file.output;
-                                         });
+  void prove(const std::string& activation, const std::string& format, const Kernels& compiled) {
+    const std::string name = activation + "_" + format, delivers = activation + "_forward_" + format;
+    const Fit fit = committed(name), forward = committed(delivers);
+    const CheckedFit checked =
+        check_all(exhaustion_scripts(forward, fit, ""), known_activation(fit.function)->module, kCoqSources,
+                  folder_.string(), kLongest, 2, [](const Checked& file) {
+                    EXPECT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
+                  });
     EXPECT_TRUE(checked.holds());
     ASSERT_FALSE(checked.bounds.empty());
     EXPECT_EQ(checked.bounds.back().theorems,
-              (std::vector<std::string>{"gelu_" + format + "_T", "gelu_forward_" + format + "_right",
-                                        "gelu_" + format + "_gradient"}));
-    EXPECT_TRUE(accepts("Same.v", same_hashes(format, 1, 65536, compiled.hash_of_results(1, 65536),
-                                              compiled.hash_of_outputs(1, 65536))));
+              (std::vector<std::string>{name + "_T", delivers + "_right", name + "_gradient"}));
+    EXPECT_TRUE(
+        accepts("Same.v", same_hashes(activation, format, 1, 65536, compiled.hash_of_results(1, 65536),
+                                      compiled.hash_of_outputs(1, 65536))));
   }
 };
 
-TEST_F(CoqKernelExhaustive, Bf16) { prove("bf16", kBf16); }
-TEST_F(CoqKernelExhaustive, F16) { prove("f16", kF16); }
+TEST_F(CoqKernelExhaustive, GeluBf16) { prove("gelu", "bf16", kGeluBf16); }
+TEST_F(CoqKernelExhaustive, GeluF16) { prove("gelu", "f16", kGeluF16); }
+TEST_F(CoqKernelExhaustive, SiluBf16) { prove("silu", "bf16", kSiluBf16); }
+TEST_F(CoqKernelExhaustive, SiluF16) { prove("silu", "f16", kSiluF16); }
 
 }  // namespace
 }  // namespace outgrad::approx::coq

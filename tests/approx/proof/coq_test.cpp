@@ -3,6 +3,7 @@
 #include "approx/proof/coq_check.h"
 #include "approx/proof/coq_index.h"
 #include "approx/proof/coq_kernel.h"
+#include "approx/proof/coq_text.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "tests/approx/shared.h"
@@ -43,7 +44,8 @@ std::string found(const std::string& text, const std::string& pattern) {
 }
 
 TEST(CoqScripts, StateTheBoundsCoefficientsAndRangesOfTheFit) {
-  for (const char* name : {"gelu_bf16", "gelu_f16", "gelu_f32", "gelu_bf16_fast", "gelu_f16_stored"}) {
+  for (const char* name :
+       {"gelu_bf16", "gelu_f16", "gelu_f32", "gelu_bf16_fast", "gelu_f16_stored", "silu_bf16", "silu_f32"}) {
     const Fit fit = committed(name);
     for (const Piece& piece : fit.as<BackwardModel>()->pieces) {
       const std::string text = script(fit, piece, name).text;
@@ -68,7 +70,7 @@ TEST(CoqScripts, StateTheBoundsCoefficientsAndRangesOfTheFit) {
   }
 }
 
-TEST(CoqScripts, AreForAbsoluteErrorsOfGeluAlone) {
+TEST(CoqScripts, AreForAbsoluteErrorsOfActivationsThatTheLibraryHas) {
   const auto refused = [](const char* name) {
     try {
       (void)scripts(committed(name), name);
@@ -77,9 +79,11 @@ TEST(CoqScripts, AreForAbsoluteErrorsOfGeluAlone) {
     }
     return std::string("accepted");
   };
-  for (const char* name : {"silu_bf16", "gelu_tanh_f16", "gelu_f32_rel"})
-    EXPECT_NE(refused(name).find("certify --coq is for backward fits of GELU"), std::string::npos)
+  for (const char* name : {"gelu_tanh_f16", "mish_bf16"})
+    EXPECT_NE(refused(name).find("Coq's library (approx/proof/coq) has no file for x"), std::string::npos)
         << name << ": " << refused(name);
+  for (const char* name : {"gelu_f32_rel"})
+    EXPECT_NE(refused(name).find("in absolute error"), std::string::npos) << name << ": " << refused(name);
   for (const char* name : {"gelu_forward_bf16", "gelu_code"})
     EXPECT_NE(refused(name).find("a backward fit is needed"), std::string::npos)
         << name << ": " << refused(name);
@@ -225,7 +229,7 @@ TEST_F(Coq, NightlyAcceptsRowsAndRefusesWhatIsFalse) {
   Groups asked = scripts(fit, "gelu_bf16", {1, 11, 14});
   std::erase_if(asked[1], [](const WitnessScript& s) { return s.bound == 'B' && s.row != 1; });
   std::vector<std::string> order;
-  CheckedFit checked = check_all(asked, sources, place(), kPatience, 2,
+  CheckedFit checked = check_all(asked, "Gelu", sources, place(), kPatience, 2,
                                  [&](const Checked& file) { order.push_back(file.file); });
   for (const auto* files : {&checked.library, &checked.bounds}) {
     for (const Checked& file : *files) {
@@ -286,19 +290,38 @@ TEST_F(Coq, NightlyAcceptsRowsAndRefusesWhatIsFalse) {
   // function.
   kernels::write_file(sources + "/Gelu.v", replaced_once(kernels::read_file(kSources + "/Gelu.v"),
                                                          "Phi x + x * phi x", "Phi x - x * phi x"));
-  EXPECT_THROW((void)compile_library(sources, place(), kPatience, false), kernels::SpecError);
+  EXPECT_THROW((void)compile_library(sources, place(), kPatience, "Gelu", false), kernels::SpecError);
   // A limit that is reached decides nothing.
   const Checked hurried = judge(script(fit, row(fit, 1), "gelu_bf16"), 0.2);
   EXPECT_EQ(hurried.outcome, Outcome::undecided);
   EXPECT_EQ(hurried.output, "out of time");
 }
 
-TEST_P(Coq, ExhaustiveAcceptsEveryRow) {
-  const Fit fit = committed(GetParam());
+// As above: across x*, next to the right limit, and left in y.
+TEST_F(Coq, NightlyAcceptsRowsOfSiluAndRefusesWhatIsFalse) {
+  const Fit fit = committed("silu_bf16");
+  Groups asked = scripts(fit, "silu_bf16", {1, 11, 15});
+  std::erase_if(asked[1], [](const WitnessScript& s) { return s.bound == 'B' && s.row != 11; });
   const CheckedFit checked =
-      check_all(scripts(fit, GetParam()), kSources, place(), kPatience, 2, [](const Checked& file) {
+      check_all(asked, "Silu", kSources, place(), kPatience, 2, [](const Checked& file) {
         EXPECT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
       });
+  EXPECT_TRUE(checked.holds());
+  for (const int k : {1, 11, 15}) {
+    const Checked result = judge(claiming(fit, row(fit, k), 0.99 * row(fit, k).observed));
+    EXPECT_EQ(result.outcome, Outcome::refused) << k << ": " << result.output;
+    EXPECT_NE(result.output.find("Numerical evaluation failed to conclude"), std::string::npos)
+        << result.output;
+  }
+}
+
+TEST_P(Coq, ExhaustiveAcceptsEveryRow) {
+  const Fit fit = committed(GetParam());
+  const CheckedFit checked = check_all(scripts(fit, GetParam()), known_activation(fit.function)->module,
+                                       kSources, place(), kPatience, 2, [](const Checked& file) {
+                                         EXPECT_EQ(file.outcome, Outcome::proven)
+                                             << file.file << ": " << file.output;
+                                       });
   EXPECT_TRUE(checked.holds());
   const auto index = std::ranges::find(checked.bounds, GetParam() + "_index.v", &Checked::file);
   ASSERT_NE(index, checked.bounds.end());
@@ -307,7 +330,7 @@ TEST_P(Coq, ExhaustiveAcceptsEveryRow) {
             std::ssize(fit.as<BackwardModel>()->pieces));
 }
 
-INSTANTIATE_TEST_SUITE_P(Committed, Coq, testing::Values("gelu_bf16", "gelu_f16"),
+INSTANTIATE_TEST_SUITE_P(Committed, Coq, testing::Values("gelu_bf16", "gelu_f16", "silu_bf16", "silu_f16"),
                          [](const auto& fit) { return fit.param; });
 
 }  // namespace
