@@ -7,6 +7,7 @@
 //
 //   types   Value, Mask, Row
 //   Value   constant(float)   negate(a)   sub(a, b)   mul(a, b)   div(a, b)   sqrt(a)
+//           for gates alone: add(a, b)
 //   Value   fma(a, b, c) = a b + c, rounded once
 //   Value   at_least(a, lo) = a < lo ? lo : a        at_most(a, hi) = hi < a ? hi : a
 //           a NaN a stays NaN in both; of two zeros, either may result
@@ -586,6 +587,7 @@ struct FloatOps {
 
   OUTGRAD_HD float constant(float value) const { return value; }
   OUTGRAD_HD float fma(float a, float b, float c) const { return fma_rn(a, b, c); }
+  OUTGRAD_HD float add(float a, float b) const { return add_rn(a, b); }
   OUTGRAD_HD float sub(float a, float b) const { return sub_rn(a, b); }
   OUTGRAD_HD float mul(float a, float b) const { return mul_rn(a, b); }
   OUTGRAD_HD float div(float a, float b) const { return div_rn(a, b); }
@@ -624,6 +626,7 @@ struct FloatOps {
   OUTGRAD_HD bool less(float a, float b) const { return a < b; }
   OUTGRAD_HD bool less_equal(float a, float b) const { return a <= b; }
   OUTGRAD_HD bool neither(bool p, bool q) const { return !p && !q; }
+  OUTGRAD_HD bool any(bool mask) const { return mask; }
   template <class Body>
   OUTGRAD_HD float where(bool mask, float y, float x, const Body& body) const {
     return mask ? body(*this, x) : y;

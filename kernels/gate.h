@@ -33,37 +33,52 @@ struct GateValue {
 // How a gate is computed: the kinds, which have its constants.
 namespace gates {
 
-// f(a) = a sigma(u(a)), u(a) = linear a.
-struct LinearUnit {
-  float linear;
+// Where u is bounded: at one end e is infinite and sigma 0, at the other e is far below what sigma has.
+inline constexpr float kLeast = -89, kMost = 87;
 
-  template <class Ops>
-  OUTGRAD_HD typename Ops::Value argument(const Ops& ops, const typename Ops::Value& a) const {
-    return ops.mul(a, ops.constant(linear));
+// A kind has u of v, which is a between kFrom and kTo, and what becomes of sigma(u) and rest = 1 - sigma(u),
+// which where u is bounded is some number up to 1. w is a that is not below kFrom: +inf times rest, which may
+// be 0, would be a NaN.
+
+// u(a) = a
+struct LinearUnit {
+  static constexpr float kFrom = kLeast, kTo = kMost;
+
+  template <class Ops, class Value = typename Ops::Value>
+  OUTGRAD_HD Value argument(const Ops&, const Value& v) const {
+    return v;
   }
-  template <class Ops>
-  OUTGRAD_HD typename Ops::Value argument_slope(const Ops& ops, const typename Ops::Value&) const {
-    return ops.constant(linear);
+  template <class Ops, class Value = typename Ops::Value>
+  OUTGRAD_HD GateValue<Value> value(const Ops& ops, const Value& w, const Value& v, const Value& sigma,
+                                    const Value& rest) const {
+    return {ops.mul(w, sigma), ops.add(ops.mul(ops.mul(v, sigma), rest), sigma)};
   }
 };
-// The same with u(a) = linear a + cubic a^3. With a cubic of 0 it has the bits of the above.
+// u(a) = linear a + cubic a^3. With 1 and 0 it has the bits of the above.
 struct CubicUnit {
   float linear, cubic;
+  static constexpr float kFrom = -128, kTo = 128;
 
-  OUTGRAD_HD constexpr CubicUnit(float of_a, float of_cube) : linear(of_a), cubic(of_cube) {}
-  OUTGRAD_HD constexpr CubicUnit(const LinearUnit& unit) : linear(unit.linear), cubic(0) {}
-
-  template <class Ops>
-  OUTGRAD_HD typename Ops::Value argument(const Ops& ops, const typename Ops::Value& a) const {
-    return ops.mul(a, ops.fma(ops.mul(a, a), ops.constant(cubic), ops.constant(linear)));
+  template <class Ops, class Value = typename Ops::Value>
+  OUTGRAD_HD Value argument(const Ops& ops, const Value& v) const {
+    const Value u = ops.mul(v, ops.fma(ops.mul(v, v), ops.constant(cubic), ops.constant(linear)));
+    return ops.at_most(ops.at_least(u, ops.constant(kLeast)), ops.constant(kMost));
   }
-  template <class Ops>
-  OUTGRAD_HD typename Ops::Value argument_slope(const Ops& ops, const typename Ops::Value& a) const {
-    return ops.fma(ops.mul(a, a), ops.constant(3.0f * cubic), ops.constant(linear));
+  template <class Ops, class Value = typename Ops::Value>
+  OUTGRAD_HD GateValue<Value> value(const Ops& ops, const Value& w, const Value& v, const Value& sigma,
+                                    const Value& rest) const {
+    const Value slope = ops.fma(ops.mul(v, v), ops.constant(3.0f * cubic), ops.constant(linear));
+    return {ops.mul(w, sigma), ops.fma(ops.mul(ops.mul(v, sigma), rest), slope, sigma)};
   }
 };
 // f(a) = sigma(a).
-struct SigmoidItself {};
+struct SigmoidItself : LinearUnit {
+  template <class Ops, class Value = typename Ops::Value>
+  OUTGRAD_HD GateValue<Value> value(const Ops& ops, const Value&, const Value&, const Value& sigma,
+                                    const Value& rest) const {
+    return {sigma, ops.mul(sigma, rest)};
+  }
+};
 // f' by the derivatives of the polynomials of f, whose tables it reads.
 struct OwnForward {
   using Forward = ForwardFit<float>::Type;
@@ -71,39 +86,30 @@ struct OwnForward {
 template <class Kind>
 inline constexpr bool kReadsTables = requires { typename Kind::Forward; };
 
-// sigma(u), and 1 - sigma(u) where that matters: for u < -87 it is some number up to 1.
-template <class Value>
-struct SigmoidValue {
-  Value sigma, rest;
-};
+// e = exp(-u), u within its bounds.
 template <class Ops>
-OUTGRAD_HD SigmoidValue<typename Ops::Value> sigmoid_value(const Ops& ops, const typename Ops::Value& u) {
+OUTGRAD_HD typename Ops::Value exponential(const Ops& ops, const typename Ops::Value& u) {
   using Value = typename Ops::Value;
-  // From the first on e is infinite and sigma 0, from the second on e is far below what sigma has.
-  constexpr float kInfinite = 89, kNothing = -87, kLargest = 0x1p126f;
-  const Value v = ops.at_most(ops.at_least(ops.negate(u), ops.constant(kNothing)), ops.constant(kInfinite));
   // k + 127 in the lowest bits
   constexpr float kToInteger = 0x1.8p23f + 127, kLog2e = 0x1.715476p0f, kLog2High = 0x1.62e4p-1f,
                   kLog2Low = 0x1.7f7d1cp-20f;
-  const Value t = ops.fma(v, ops.constant(kLog2e), ops.constant(kToInteger));
+  const Value t = ops.fma(u, ops.constant(-kLog2e), ops.constant(kToInteger));
   const Value k = ops.sub(t, ops.constant(kToInteger));
-  const Value r = ops.fma(k, ops.constant(-kLog2Low), ops.fma(k, ops.constant(-kLog2High), v));
+  const Value minus_r = ops.fma(k, ops.constant(kLog2Low), ops.fma(k, ops.constant(kLog2High), u));
   constexpr int kDegree = 7;
-  constexpr float kOneOverFactorial[] = {1,         1,          1.0f / 2,   1.0f / 6,
-                                         1.0f / 24, 1.0f / 120, 1.0f / 720, 1.0f / 5040};
+  constexpr float kOneOverFactorial[] = {1,         -1,          1.0f / 2,   -1.0f / 6,
+                                         1.0f / 24, -1.0f / 120, 1.0f / 720, -1.0f / 5040};
   Value p = ops.constant(kOneOverFactorial[kDegree]);
   OUTGRAD_UNROLL
-  for (int n = kDegree - 1; n >= 0; --n) p = ops.fma(p, r, ops.constant(kOneOverFactorial[n]));
-  const Value e = ops.mul(ops.shifted(t, 23), p);
-  const Value sigma = ops.div(ops.constant(1.0f), ops.sub(e, ops.constant(-1.0f)));
-  return {sigma, ops.mul(ops.at_most(e, ops.constant(kLargest)), sigma)};
+  for (int n = kDegree - 1; n >= 0; --n) p = ops.fma(p, minus_r, ops.constant(kOneOverFactorial[n]));
+  return ops.mul(ops.shifted(t, 23), p);
 }
 
 // The gates, each with its kind.
 struct Silu {
   static constexpr const char* kActivation = "silu";
   using Kind = LinearUnit;
-  static OUTGRAD_HD constexpr Kind kind() { return Kind{1}; }
+  static OUTGRAD_HD constexpr Kind kind() { return Kind{}; }
 };
 // (1 + tanh(v)) / 2 = sigma(2 v): 2 sqrt(2 / pi), and 0.044715 of it
 struct GeluTanh {
@@ -138,19 +144,6 @@ OUTGRAD_HD constexpr auto gate_at() {
   }
 }
 
-// a sigma, and its derivative.
-template <class Unit, class Ops>
-OUTGRAD_HD GateValue<typename Ops::Value> unit_value(const Ops& ops, const Unit& unit,
-                                                     const typename Ops::Value& a) {
-  using Value = typename Ops::Value;
-  // So far out sigma is 0 or 1, and an infinity times 0 would be a NaN.
-  constexpr float kFar = 128;
-  const Value w = ops.at_least(a, ops.constant(-kFar)), v = ops.at_most(w, ops.constant(kFar));
-  const SigmoidValue<Value> at = sigmoid_value(ops, unit.argument(ops, v));
-  const Value rest = ops.mul(ops.mul(v, at.sigma), at.rest);
-  return {ops.mul(w, at.sigma), ops.fma(rest, unit.argument_slope(ops, v), at.sigma)};
-}
-
 }  // namespace gates
 
 template <int kActivation>
@@ -170,29 +163,35 @@ OUTGRAD_HD constexpr bool is_gate(int activation) {
   }
 }
 
-// f(a) and f'(a) in fp32 of a gate of this kind. `tables` are those of its Forward, if it has one.
-template <class Ops, class Tables>
-OUTGRAD_HD GateValue<typename Ops::Value> evaluate_gate(const Ops& ops, const gates::LinearUnit& kind,
-                                                        const Tables&, const typename Ops::Value& a) {
-  return gates::unit_value(ops, kind, a);
+// f(a) and f'(a) in fp32 of a gate that has a sigma, in two steps: e, and what is made of it. A loop over
+// arrays takes each step by itself, for a core does not look far enough ahead to hide the chain of both.
+template <class Ops, class Kind>
+OUTGRAD_HD typename Ops::Value gate_exponential(const Ops& ops, const Kind& kind,
+                                                const typename Ops::Value& a) {
+  const auto w = ops.at_least(a, ops.constant(Kind::kFrom));
+  return gates::exponential(ops, kind.argument(ops, ops.at_most(w, ops.constant(Kind::kTo))));
 }
-template <class Ops, class Tables>
-OUTGRAD_HD GateValue<typename Ops::Value> evaluate_gate(const Ops& ops, const gates::CubicUnit& kind,
-                                                        const Tables&, const typename Ops::Value& a) {
-  return gates::unit_value(ops, kind, a);
+template <class Ops, class Kind>
+OUTGRAD_HD GateValue<typename Ops::Value> gate_value(const Ops& ops, const Kind& kind,
+                                                     const typename Ops::Value& a,
+                                                     const typename Ops::Value& e) {
+  constexpr float kLargest = 0x1p126f;  // for an infinity times 0 would be a NaN
+  const auto w = ops.at_least(a, ops.constant(Kind::kFrom)), v = ops.at_most(w, ops.constant(Kind::kTo));
+  const auto sigma = ops.div(ops.constant(1.0f), ops.add(e, ops.constant(1.0f)));
+  return kind.value(ops, w, v, sigma, ops.mul(ops.at_most(e, ops.constant(kLargest)), sigma));
 }
-template <class Ops, class Tables>
-OUTGRAD_HD GateValue<typename Ops::Value> evaluate_gate(const Ops& ops, const gates::SigmoidItself&,
-                                                        const Tables&, const typename Ops::Value& a) {
-  const auto at = gates::sigmoid_value(ops, a);
-  return {at.sigma, ops.mul(at.sigma, at.rest)};
-}
-template <class Ops, class Tables>
-OUTGRAD_HD GateValue<typename Ops::Value> evaluate_gate(const Ops& ops, const gates::OwnForward&,
+
+// The same of every gate. `tables` are those of its Forward, if it has one.
+template <class Ops, class Kind, class Tables>
+OUTGRAD_HD GateValue<typename Ops::Value> evaluate_gate(const Ops& ops, const Kind& kind,
                                                         const Tables& tables, const typename Ops::Value& a) {
-  constexpr gates::OwnForward::Forward kFit{};
-  return {evaluate_forward(ops, kFit, tables.core, tables.tail, a),
-          evaluate_forward_derivative(ops, kFit, tables.core, tables.tail, a)};
+  if constexpr (gates::kReadsTables<Kind>) {
+    constexpr typename Kind::Forward kFit{};
+    return {evaluate_forward(ops, kFit, tables.core, tables.tail, a),
+            evaluate_forward_derivative(ops, kFit, tables.core, tables.tail, a)};
+  } else {
+    return gate_value(ops, kind, a, gate_exponential(ops, kind, a));
+  }
 }
 
 // What becomes of an element: y = f(a) b, and the gradients of a and of b.

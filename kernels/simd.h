@@ -757,6 +757,12 @@ struct LaneOps {
     }
   }
 
+  OUTGRAD_HD bool any(const Mask& mask) const {
+    bool found = false;
+    OUTGRAD_UNROLL
+    for (int i = 0; i < kCount; ++i) found |= Isa::any(mask.v[i]);
+    return found;
+  }
   // Whether all q are of 2^23, ..., 2^23 + rows - 1, rows a power of two.
   OUTGRAD_HD bool all_rows(const Value& q, int rows) const
     requires requires { Isa::or_different(Isa::bits(q.v[0]), Isa::bits(q.v[0]), Isa::bits(q.v[0])); }

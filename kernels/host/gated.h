@@ -3,8 +3,9 @@
 //
 // a, b and their gradients are matrices whose rows lie `stride` elements apart, so that a and b may be the
 // halves of a packed matrix's rows; y and dy are dense. Pointers need only be aligned to their element.
-// Nothing is allocated; in vectors of 256 bits the first call for a gate with a 16-bit T and 2^16 elements or
-// more fills a table of static storage, 512 KiB, which later ones read.
+// Nothing is allocated; in vectors of 256 bits the first forward of a gate with a 16-bit T and 2^16 elements
+// or more fills a table of static storage, 256 KiB, which later ones read, and so does GELU's first backward,
+// 512 KiB.
 #pragma once
 
 #include <algorithm>
@@ -60,20 +61,6 @@ bool gated_streams(const GatedShape& shape, std::initializer_list<const T*> outp
          });
 }
 
-// Elements whose f and f' are made before anything is multiplied by them: these stay in the first-level
-// cache, and the loops that evaluate a gate, which are long, are there once for each kind of them.
-inline constexpr int kGateBlock = 1024;
-struct GateBlock {
-  alignas(64) float f[kGateBlock], slope[kGateBlock];
-};
-
-// What a gate evaluates on the host: both units are run as cubic ones.
-template <class Kind>
-OUTGRAD_HD const Kind& host_kind(const Kind& kind) {
-  return kind;
-}
-OUTGRAD_HD gates::CubicUnit host_kind(const gates::LinearUnit& kind) { return kind; }
-
 // The tables of a kind, as scalar code and as vectors read them.
 template <class Kind, bool kVector>
 OUTGRAD_HD const auto& gate_tables() {
@@ -87,12 +74,49 @@ OUTGRAD_HD const auto& gate_tables() {
   }
 }
 
-// f and f' of `count` a's, at most a block. What is behind the last one is written, too.
-template <class Kind, class T, CpuSchedule S>
-__attribute__((noinline)) void evaluate_block(const Kind& kind, const T* a, i64 count, GateBlock& to) {
+// Elements that go through the steps of a gate together: what the first step makes of their a stays in the
+// first-level cache. Of those from k on set(ops, k, a) makes it, and value(ops, k, a) is f and f' from it.
+inline constexpr int kGateBlock = 1024;
+
+// Of a gate that has a sigma: exp(-u).
+template <class Gate>
+struct ExponentBlock {
+  alignas(64) float e[kGateBlock];
+
+  template <class Ops>
+  OUTGRAD_HD void set(const Ops& ops, i64 k, const typename Ops::Value& a) {
+    store_value<false>(ops, e + k, gate_exponential(ops, Gate::kind(), a));
+  }
+  template <class Ops>
+  OUTGRAD_HD GateValue<typename Ops::Value> value(const Ops& ops, i64 k, const typename Ops::Value& a) const {
+    return gate_value(ops, Gate::kind(), a, ops.load(e + k));
+  }
+};
+
+// Of any other, and where a table has them: f and, with kSlopes, f'.
+template <class Gate, bool kSlopes>
+struct ValueBlock {
+  alignas(64) float f[kGateBlock], slope[kSlopes ? kGateBlock : 1];
+
+  template <class Ops>
+  OUTGRAD_HD void set(const Ops& ops, i64 k, const typename Ops::Value& a) {
+    constexpr bool kVector = !std::is_same_v<Ops, FloatOps>;
+    const auto at = evaluate_gate(ops, Gate::kind(), gate_tables<typename Gate::Kind, kVector>(), a);
+    store_value<false>(ops, f + k, at.f);
+    if constexpr (kSlopes) store_value<false>(ops, slope + k, at.slope);
+  }
+  template <class Ops>
+  OUTGRAD_HD GateValue<typename Ops::Value> value(const Ops& ops, i64 k, const typename Ops::Value&) const {
+    return {ops.load(f + k), ops.load(kSlopes ? slope + k : f + k)};
+  }
+};
+
+// Of `count` a's, at most a block. What is behind the last one is set, too.
+template <CpuSchedule S, class Block, class T>
+__attribute__((noinline)) void set_block(const T* a, i64 count, Block& to) {
   if constexpr (S.vector_bits > 0) {
-    // Four vectors hide the latency of the exponential's chain; tables take the registers of two.
-    constexpr LanesOf<S, gates::kReadsTables<Kind> ? 2 : 4> kOps{};
+    // Vectors side by side hide a chain's latency; tables take the registers of two.
+    constexpr LanesOf<S, requires { to.slope; } ? 2 : 4> kOps{};
     static_assert(kGateBlock % kOps.kElements == 0);
     for (i64 k = 0; k < count; k += kOps.kElements) {
       const T* from = a + k;
@@ -101,42 +125,50 @@ __attribute__((noinline)) void evaluate_block(const Kind& kind, const T* a, i64 
         std::fill(std::copy_n(from, count - k, last), last + kOps.kElements, T{});
         from = last;
       }
-      const auto at = evaluate_gate(kOps, kind, gate_tables<Kind, true>(), kOps.load(from));
-      store_value<false>(kOps, to.f + k, at.f);
-      store_value<false>(kOps, to.slope + k, at.slope);
+      to.set(kOps, k, kOps.load(from));
     }
   } else {
-    for (i64 k = 0; k < count; ++k) {
-      const GateValue<float> at = evaluate_gate(FloatOps{}, kind, gate_tables<Kind, false>(), widen(a[k]));
-      to.f[k] = at.f, to.slope[k] = at.slope;
-    }
+    for (i64 k = 0; k < count; ++k) to.set(FloatOps{}, k, widen(a[k]));
   }
 }
 
 // The entry of an x of 16 bits in a table of all of them.
-template <class Gate>
+template <class Gate, bool kSlopes>
 struct GateEntry {
   template <class T>
-  GateValue<float> operator()(T a) const {
-    return evaluate_gate(FloatOps{}, Gate::kind(), gate_tables<typename Gate::Kind, false>(), widen(a));
+  auto operator()(T a) const {
+    const GateValue<float> at =
+        evaluate_gate(FloatOps{}, Gate::kind(), gate_tables<typename Gate::Kind, false>(), widen(a));
+    if constexpr (kSlopes) {
+      return at;
+    } else {
+      return at.f;
+    }
   }
 };
 
-// f and, with kSlopes, f' of `count` a's, at most a block. by_code: those of all numbers of T, or null.
-template <class Gate, class T, CpuSchedule S, bool kSlopes>
-void gate_values(const T* a, i64 count, const GateValue<float>* by_code, GateBlock& to) {
-  if constexpr (sizeof(T) == 2) {
-    if (by_code != nullptr) {
-      for (i64 k = 0; k < count; ++k) {
-        const GateValue<float>& at = by_code[a[k].bits];
-        to.f[k] = at.f;
-        if constexpr (kSlopes) to.slope[k] = at.slope;
-      }
-      return;
+// use<Block>(set), where set(a, count, block) sets a block. AVX2 looks a 16-bit a up in a table of all of
+// them where there are many and that takes less: for f alone, and for f and f' where both are polynomials.
+template <class Gate, class T, CpuSchedule S, bool kSlopes, class Use>
+void with_gate_blocks([[maybe_unused]] i64 elements, const Use& use) {
+  constexpr bool kHasSigma = !gates::kReadsTables<typename Gate::Kind>;
+  if constexpr (kGoesByCode<T, S> && !(kHasSigma && kSlopes)) {
+    if (elements >= kCodes) {
+      const auto* const table = table_by_code<T>(GateEntry<Gate, kSlopes>{});
+      return use.template operator()<ValueBlock<Gate, kSlopes>>([=](const T* a, i64 count, auto& to) {
+        for (i64 k = 0; k < count; ++k) {
+          if constexpr (kSlopes) {
+            const GateValue<float>& at = table[a[k].bits];
+            to.f[k] = at.f, to.slope[k] = at.slope;
+          } else {
+            to.f[k] = table[a[k].bits];
+          }
+        }
+      });
     }
   }
-  const auto kind = host_kind(Gate::kind());
-  evaluate_block<std::remove_cv_t<decltype(kind)>, T, kLoopOf<S>>(kind, a, count, to);
+  using Block = std::conditional_t<kHasSigma, ExponentBlock<Gate>, ValueBlock<Gate, kSlopes>>;
+  use.template operator()<Block>(set_block<kLoopOf<S>, Block, T>);
 }
 
 // body(ops, i) for i < count, as many at once as ops handles.
@@ -150,46 +182,38 @@ OUTGRAD_HD void over_products(i64 count, const Body& body) {
   for (; i < count; ++i) body(FloatOps{}, i);
 }
 
-template <class T, CpuSchedule S, bool kStreaming>
-void multiply_block(const GateBlock& of, const T* b, T* y, i64 count) {
+template <CpuSchedule S, bool kStreaming, class Block, class T>
+void multiply_block(const Block& of, const T* a, const T* b, T* y, i64 count) {
   over_products<S>(count, [&](const auto& ops, i64 i) __attribute__((always_inline)) {
-    store_value<kStreaming>(ops, y + i, ops.mul(ops.load(of.f + i), ops.load(b + i)));
+    store_value<kStreaming>(ops, y + i, ops.mul(of.value(ops, i, ops.load(a + i)).f, ops.load(b + i)));
   });
 }
 
-template <class T, CpuSchedule S, bool kStreaming>
-void multiply_gradients(const GateBlock& of, const T* dy, const T* b, T* da, T* db, T* y, i64 count) {
+template <CpuSchedule S, bool kStreaming, class Block, class T>
+void multiply_gradients(const Block& of, const T* dy, const T* a, const T* b, T* da, T* db, T* y, i64 count) {
   over_products<S>(count, [&](const auto& ops, i64 i) __attribute__((always_inline)) {
-    const auto f = ops.load(of.f + i), factor = ops.load(b + i);
-    const auto gradients = gate_gradients(ops, {f, ops.load(of.slope + i)}, ops.load(dy + i), factor);
+    const auto at = of.value(ops, i, ops.load(a + i));
+    const auto factor = ops.load(b + i);
+    const auto gradients = gate_gradients(ops, at, ops.load(dy + i), factor);
     store_value<kStreaming>(ops, da + i, gradients.da);
     store_value<kStreaming>(ops, db + i, gradients.db);
-    if (y != nullptr) store_value<kStreaming>(ops, y + i, ops.mul(f, factor));
+    if (y != nullptr) store_value<kStreaming>(ops, y + i, ops.mul(at.f, factor));
   });
 }
 
-// AVX2 looks a 16-bit a up in a table of all of them where there are many: two loads an element take less
-// than an exponential and a division.
-template <class Gate, class T, CpuSchedule S>
-const GateValue<float>* gate_by_code([[maybe_unused]] i64 elements) {
-  if constexpr (kGoesByCode<T, S>) {
-    if (elements >= kCodes) return table_by_code<T>(GateEntry<Gate>{});
-  }
-  return nullptr;
-}
-
-// part(values, at, dense, count) for runs of at most a block, with f and, with kSlopes, f' of their a.
+// part(block, at, dense, count) for runs of at most a block, which is set of their a.
 template <class Gate, class T, CpuSchedule S, bool kStreaming, bool kSlopes, class Part>
 void over_gate_blocks(const T* a, const GatedShape& shape, const Part& part) {
-  const GateValue<float>* const by_code = gate_by_code<Gate, T, S>(shape.rows * shape.n);
-  over_gated<S>(shape, [=](i64 at, i64 dense, i64 count) {
-    GateBlock values;
-    for (i64 k = 0; k < count; k += kGateBlock) {
-      const i64 own = std::min<i64>(count - k, kGateBlock);
-      gate_values<Gate, T, S, kSlopes>(a + at + k, own, by_code, values);
-      part(values, at + k, dense + k, own);
-    }
-    end_streaming<kStreaming>();
+  with_gate_blocks<Gate, T, S, kSlopes>(shape.rows * shape.n, [&]<class Block>(const auto& set) {
+    over_gated<S>(shape, [&](i64 at, i64 dense, i64 count) {
+      Block block;
+      for (i64 k = 0; k < count; k += kGateBlock) {
+        const i64 own = std::min<i64>(count - k, kGateBlock);
+        set(a + at + k, own, block);
+        part(block, at + k, dense + k, own);
+      }
+      end_streaming<kStreaming>();
+    });
   });
 }
 
@@ -200,8 +224,8 @@ void gated_forward(const T* a, const T* b, const GatedShape& shape, T* y) {
   static_assert(detail::schedule_holds<S>());
   const auto all = [&]<bool kStreaming>() {
     detail::over_gate_blocks<Gate, T, S, kStreaming, false>(
-        a, shape, [=](const detail::GateBlock& values, i64 at, i64 dense, i64 count) {
-          detail::multiply_block<T, detail::kLoopOf<S>, kStreaming>(values, b + at, y + dense, count);
+        a, shape, [=](const auto& block, i64 at, i64 dense, i64 count) {
+          detail::multiply_block<detail::kLoopOf<S>, kStreaming>(block, a + at, b + at, y + dense, count);
         });
   };
   if constexpr (S.streaming_stores && S.vector_bits > 0) {
@@ -215,9 +239,9 @@ void gated_backward(const T* dy, const T* a, const T* b, const GatedShape& shape
   static_assert(detail::schedule_holds<S>());
   const auto all = [&]<bool kStreaming>() {
     detail::over_gate_blocks<Gate, T, S, kStreaming, true>(
-        a, shape, [=](const detail::GateBlock& values, i64 at, i64 dense, i64 count) {
-          detail::multiply_gradients<T, detail::kLoopOf<S>, kStreaming>(
-              values, dy + dense, b + at, da + at, db + at, y == nullptr ? nullptr : y + dense, count);
+        a, shape, [=](const auto& block, i64 at, i64 dense, i64 count) {
+          detail::multiply_gradients<detail::kLoopOf<S>, kStreaming>(
+              block, dy + dense, a + at, b + at, da + at, db + at, y == nullptr ? nullptr : y + dense, count);
         });
   };
   if constexpr (S.streaming_stores && S.vector_bits > 0) {

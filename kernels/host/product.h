@@ -105,21 +105,25 @@ OUTGRAD_HD typename Ops::Mask bits_at(const Ops& ops, const u8* mask, i64 i) {
   }
 }
 
-template <class Gate, class T, CpuSchedule S, bool kStreaming>
-void keep_products(const GateBlock& of, const T* a, const T* b, i64 count, T* z, T* slot, u8* mask) {
-  alignas(64) T f[kGateBlock], product[kGateBlock];
-  over_products<S>(count, [&](const auto& ops, i64 i) __attribute__((always_inline)) {
-    const auto value = ops.load(of.f + i);
-    store_value<false>(ops, f + i, value);
-    store_value<false>(ops, product + i, ops.mul(value, ops.load(b + i)));
-  });
+template <class Gate, CpuSchedule S, bool kStreaming, class Block, class T>
+void keep_products(const Block& of, const T* a, const T* b, i64 count, T* z, T* slot, u8* mask) {
+  // No product from here on is rounded to 0.
+  constexpr float kNormal = std::is_same_v<T, F16> ? 0x1p-14f : 0x1p-126f;
   std::fill_n(mask, (count + 31) / 32 * i64{sizeof(u32)}, u8{0});
   over_products<S>(count, [&](const auto& ops, i64 i) __attribute__((always_inline)) {
-    const auto m = ops.less_equal(ops.constant(ProductFit<Gate, T>::Forward::kXStar), ops.load(a + i));
-    const auto kept = keep_product(ops, ops.load(product + i), ops.load(f + i), ops.load(b + i));
+    using Value = typename std::remove_cvref_t<decltype(ops)>::Value;
+    const Value x = ops.load(a + i), factor = ops.load(b + i), f = of.value(ops, i, x).f,
+                product = ops.mul(f, factor);
+    KeptProduct<Value> kept{product, factor};
+    if (ops.any(ops.less(ops.signed_as(product, ops.constant(1.0f)), ops.constant(kNormal)))) {
+      alignas(64) T rounded[2][sizeof(Value) / sizeof(float)];
+      store_value<false>(ops, rounded[0], product);
+      store_value<false>(ops, rounded[1], f);
+      kept = keep_product(ops, ops.load(&rounded[0][0]), ops.load(&rounded[1][0]), factor);
+    }
+    set_bits(ops, mask, i, ops.less_equal(ops.constant(ProductFit<Gate, T>::Forward::kXStar), x));
     store_value<kStreaming>(ops, z + i, kept.z);
     store_value<kStreaming>(ops, slot + i, kept.slot);
-    set_bits(ops, mask, i, m);
   });
 }
 
@@ -147,17 +151,17 @@ void restore_gradients(const T* dz, const T* z, const T* slot, const u8* mask, i
 template <class Gate, class T, CpuSchedule S>
 void product_forward(const T* a, const T* b, const GatedShape& shape, T* z, T* slot, u32* mask) {
   static_assert(detail::schedule_holds<S>());
-  const GateValue<float>* const by_code = detail::gate_by_code<Gate, T, S>(shape.rows * shape.n);
   const auto bytes = reinterpret_cast<u8*>(mask);
-  detail::streamed_or_not<S, T>(shape, {z, slot}, [&]<bool kStreaming>() {
-    detail::over_dense_blocks<S, kStreaming>(shape, [&](i64 first, i64 count) {
-      constexpr CpuSchedule kLoop = detail::kLoopOf<S>;
-      detail::RowsBlock<const T> rows_a(a, shape, first, count), rows_b(b, shape, first, count);
-      const T *const own_a = rows_a.read(), *const own_b = rows_b.read();
-      detail::GateBlock values;
-      detail::gate_values<Gate, T, S, false>(own_a, count, by_code, values);
-      detail::keep_products<Gate, T, kLoop, kStreaming>(values, own_a, own_b, count, z + first, slot + first,
-                                                        bytes + first / 8);
+  detail::with_gate_blocks<Gate, T, S, false>(shape.rows * shape.n, [&]<class Block>(const auto& set) {
+    detail::streamed_or_not<S, T>(shape, {z, slot}, [&]<bool kStreaming>() {
+      detail::over_dense_blocks<S, kStreaming>(shape, [&](i64 first, i64 count) {
+        detail::RowsBlock<const T> rows_a(a, shape, first, count), rows_b(b, shape, first, count);
+        const T *const own_a = rows_a.read(), *const own_b = rows_b.read();
+        Block block;
+        set(own_a, count, block);
+        detail::keep_products<Gate, detail::kLoopOf<S>, kStreaming>(block, own_a, own_b, count, z + first,
+                                                                    slot + first, bytes + first / 8);
+      });
     });
   });
 }
