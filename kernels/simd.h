@@ -193,17 +193,40 @@ struct Avx2 {
   }
   template <bool kStreaming>
   static OUTGRAD_HD void store(BF16* to, Float value) {
-    const Int wide = _mm256_castps_si256(value);
-    const Int odd = _mm256_and_si256(_mm256_srli_epi32(wide, 16), _mm256_set1_epi32(1));
-    const Int rounded =
-        _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(wide, _mm256_set1_epi32(0x7fff)), odd), 16);
-    const Int result =
-        select(_mm256_cmp_ps(value, value, _CMP_UNORD_Q), _mm256_set1_epi32(kCanonicalNanBf16), rounded);
+    const Int result = select(_mm256_cmp_ps(value, value, _CMP_UNORD_Q), _mm256_set1_epi32(kCanonicalNanBf16),
+                              rounded_to_bf16(value));
     store_half<kStreaming>(
         to, _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1)));
   }
+  // Two vectors of 16-bit elements, a first. kOrdinary: none is a NaN.
+  template <bool kStreaming, bool kOrdinary = false, class T>
+  static OUTGRAD_HD void store_pair(T* to, Float a, Float b) {
+    if (!kOrdinary && __builtin_expect(any(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)), 0)) {
+      store<kStreaming>(to, a);
+      store<kStreaming>(to + kLanes, b);
+      return;
+    }
+    Int both;
+    if constexpr (Format<T>::kCanonicalNan == kCanonicalNanF16) {
+      both = _mm256_set_m128i(_mm256_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT),
+                              _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+    } else {
+      constexpr int kInOrder = 0b11011000;  // packing takes a half of each in turn
+      both = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded_to_bf16(a), rounded_to_bf16(b)), kInOrder);
+    }
+    if constexpr (kStreaming) {
+      _mm256_stream_si256(reinterpret_cast<Int*>(to), both);
+    } else {
+      _mm256_storeu_si256(reinterpret_cast<Int*>(to), both);
+    }
+  }
 
  private:
+  // The 16 bits of each that is no NaN, in 32.
+  static OUTGRAD_HD Int rounded_to_bf16(Float value) {
+    const Int odd = _mm256_and_si256(_mm256_srli_epi32(bits(value), 16), _mm256_set1_epi32(1));
+    return _mm256_srli_epi32(add(add(bits(value), _mm256_set1_epi32(0x7fff)), odd), 16);
+  }
   // 8 stored bytes, each in 16 bits.
   static OUTGRAD_HD __m128i octet(const void* from) {
     return _mm_cvtepu8_epi16(_mm_loadl_epi64(static_cast<const __m128i*>(from)));
