@@ -11,6 +11,7 @@
 #include "kernels/c/outgrad.h"
 #include "kernels/formats.h"
 #include "kernels/host/dropout.h"
+#include "kernels/host/parallel.h"
 #include "kernels/side_policy.h"
 #include "kernels/torch/cuda.h"
 #include "kernels/torch/require.h"
@@ -106,6 +107,24 @@ class Host {
     drop(of, of.x, of.y, how);
   }
 
+  // to[i] = table[at[i]] for i in [0, n); elements of 1, 2 or 4 bytes, and numbers of 1 or 2.
+  struct Elements {
+    const void* first;
+    int bytes;
+  };
+  void look_up(const Elements& table, const Elements& at, std::int64_t n, void* to) const {
+    const auto with_index = [&]<class Entry>(Entry) {
+      const auto all = static_cast<const Entry*>(table.first);
+      if (at.bytes == 1) {
+        entries_at(all, static_cast<const kernels::u8*>(at.first), n, static_cast<Entry*>(to));
+      } else {
+        entries_at(all, static_cast<const kernels::u16*>(at.first), n, static_cast<Entry*>(to));
+      }
+    };
+    if (table.bytes == 1) return with_index(kernels::u8{});
+    table.bytes == 2 ? with_index(kernels::u16{}) : with_index(kernels::u32{});
+  }
+
  private:
   // gamma, beta or a bias in fp32, as the library reads them: where they are, or a copy.
   class InFp32 {
@@ -160,6 +179,15 @@ class Host {
     outgrad_format format_;
     std::vector<float> own_;
   };
+
+  template <class Entry, class Index>
+  static void entries_at(const Entry* table, const Index* at, std::int64_t n, Entry* to) {
+    constexpr std::int64_t kTask = 1 << 16;
+    kernels::parallel_for((n + kTask - 1) / kTask, 0, [=](std::int64_t task) {
+      const std::int64_t end = std::min(n, (task + 1) * kTask);
+      for (std::int64_t i = task * kTask; i < end; ++i) to[i] = table[at[i]];
+    });
+  }
 
   static void drop(const outgrad_call& of, const void* x, void* y, const Drop& how) {
     by_type(of.format, [&]<class T>(T) {

@@ -151,9 +151,10 @@ class Call {
     size.back() = last;
     return made(size, type_of(model));
   }
-  Tensor made_like(const Tensor& model) const {
+  Tensor made_like(const Tensor& model) const { return made_like(model, model); }
+  Tensor made_like(const Tensor& model, const Tensor& of_type) const {
     const auto size = model.sizes();
-    return made({size.data(), size.size()}, type_of(model));
+    return made({size.data(), size.size()}, type_of(of_type));
   }
 
  private:
@@ -797,6 +798,23 @@ void operators_of_norms_in_8_bits(Each&& each) {
       });
 }
 
+// On the host alone: PyTorch converts a number at a time from 8 bits there, which takes longer than a look
+// into a table of all of them.
+template <class Each>
+void host_operators(Each&& each) {
+  each("looked_up(Tensor table, Tensor at) -> Tensor", "table.new_empty(at.shape)",
+       [](const Tensor& table, const Tensor& at) {
+         const On<Host> call(table);
+         require(at.element_size() <= 2 && table.numel() == i64{1} << 8 * at.element_size(),
+                 "a table has an entry for each number of 8 or 16 bits");
+         require(table.element_size() <= 4, "a table has entries of 1, 2 or 4 bytes");
+         const Tensor found = call.made_like(at, table);
+         call.run.look_up({call.data(table), static_cast<int>(table.element_size())},
+                          {call.data(at), static_cast<int>(at.element_size())}, at.numel(), into(found));
+         return found;
+       });
+}
+
 template <class Backend, class Each>
 void operators(Each&& each) {
   activation_operators<Backend>(each);
@@ -805,6 +823,7 @@ void operators(Each&& each) {
   norm_operators<Backend>(each);
   operators_of_sums<Backend>(each);
   operators_of_norms_in_8_bits<Backend>(each);
+  if constexpr (std::is_same_v<Backend, Host>) host_operators(each);
 }
 
 template <class Library>

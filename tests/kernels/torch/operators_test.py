@@ -206,6 +206,12 @@ def test_operators_refuse_what_they_cannot_do():
     for store in (-1, len(library.STORES), 2**32):
         with pytest.raises(RuntimeError, match="store .* is unknown"):
             library.store_forward(x, 0, store, 0)
+    with pytest.raises(RuntimeError, match="an entry for each number of 8 or 16 bits"):
+        library.looked_up(x.flatten(), codes)
+    with pytest.raises(RuntimeError, match="an entry for each number of 8 or 16 bits"):
+        library.looked_up(torch.zeros(2**16), x)
+    with pytest.raises(RuntimeError, match="entries of 1, 2 or 4 bytes"):
+        library.looked_up(torch.zeros(2**8, dtype=torch.float64), codes)
     with pytest.raises(RuntimeError, match="is no range of f' that codes are proven for"):
         library.encode_gradients(x, 0.0, 2.5, 4, None)
     with pytest.raises(RuntimeError, match="is no range of f' that codes are proven for"):
