@@ -1,5 +1,5 @@
-"""The commands of pages that run Python are there: each program says its options, which needs the packages that
-it imports, has those that the page names, and imports no package that its page does not name."""
+"""The commands of pages that run Python are there: each program says its options, which needs the packages
+that it imports, has those that the page names, and imports no package that its page does not name."""
 
 import ast
 import os

@@ -310,7 +310,8 @@ class Page(Folder):
 
     def test_the_picture_of_stores_says_where_those_without_a_name_are(self):
         pictures, *_ = blocks_of(self.page(), "figure")
-        (stores,) = [one for one in blocks_of(self.page(), "table") if one["caption"].startswith("Stores of ")]
+        tables = blocks_of(self.page(), "table")
+        (stores,) = [one for one in tables if one["caption"].startswith("Stores of ")]
         self.assertIn(f"the appendix names all {len(stores['rows'])}", pictures["caption"])
 
     def test_opens_with_the_verdict(self):
