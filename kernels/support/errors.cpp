@@ -1,6 +1,8 @@
 // Which exception has which exit status.
 #include "kernels/support/errors.h"
 
+#include "kernels/support/progress.h"
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -36,6 +38,7 @@ void print_error_line(std::string message) {
 
 int run_main(const std::function<int()>& body) {
   int status = kExitViolated;
+  fold_stdout();
   try {
     status = body();
   } catch (const IoError& error) {

@@ -1,4 +1,4 @@
-// What is shown on terminals alone: colour, and the line that says how far a long job is.
+// What is shown on terminals alone: colour, lines that fit, and the line that says how far a long job is.
 #pragma once
 
 #include <functional>
@@ -16,6 +16,14 @@ int columns_of(int descriptor);
 bool takes_colour(int descriptor);
 enum class Colour { kGood = 32, kBad = 31 };  // ECMA-48: green, red
 std::string in_colour(Colour colour, const std::string& text);
+
+// A line in as many as a terminal of this width needs: broken between words, which stay whole, the rest below
+// the last column of a table that begins in the left half. Markdown's tables stay as they are.
+std::string folded(const std::string& line, int columns);
+// Folds what is printed on stdout from here on, where that is a terminal that says its width.
+void fold_stdout();
+// From here on lines are for programs, and stay as they are.
+void keep_lines();
 
 // On stderr, where that is a terminal; else nothing is drawn. One thread at a time.
 class ProgressLine {

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/support/progress.h"
+
 namespace outgrad::kernels {
 
 // Which of the two is wanted, if any; what people read is printed otherwise.
@@ -107,6 +109,7 @@ std::string to_text(const ResultForm& form, const Json& document, std::string_vi
 template <class Json>
 void print_result(const ResultForm& form, const Json& document, std::string_view lists) {
   const std::string text = to_text(form, document, lists);
+  keep_lines();
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 

@@ -103,6 +103,25 @@ if [[ -x $2/outgrad-fit ]]; then
     refuses 2 emit "$file" --out emit.out
     refuses 2 validate --foreign "$file" --format f32 --out validate.out
   done
+  # On a terminal no line is wider than it, but one word may be; what programs read stays whole.
+  on_terminal() {  # on_terminal COLUMNS WORD...: what the command prints on stdout there
+    # shellcheck disable=SC2016  # the shell's own
+    NO_COLOR=1 python3 -c 'import pty, sys; pty.spawn(sys.argv[1:])' bash -c \
+      'stty -onlcr cols "$1" && shift && "$@" 2>/dev/null' bash "$1" "$root/outgrad" "${@:2}" </dev/null
+  }
+  header=$root/kernels/generated/gelu_bf16.h
+  for columns in 100 40; do
+    for words in "fit --help" "check $header" "stability --gamma 1 0.5 2 --beta 0.1 3 0"; do
+      # shellcheck disable=SC2086  # words
+      on_terminal $columns $words >stdout || true  # exit status 1 of channels that are not stable
+      awk -v most=$columns 'length > most && NF > 1 { exit 1 }' stdout ||
+        fail "$words is wider than $columns columns: $(<stdout)"
+      [[ $(wc -l <stdout) -gt 3 ]] || fail "$words shows $(<stdout)"
+    done
+  done
+  "$root/outgrad" check --json "$header" >stdout || fail "check --json: status $?"
+  on_terminal 40 check --json "$header" | cmp - stdout || fail "check --json is folded on a terminal"
+  rm stdout
   # Fits without a row are named, not passed over.
   "$root/outgrad" table "$root"/notebooks_data/fits/{gelu_code,gelu_mxfp8,gelu_forward}.json \
     >stdout 2>stderr || fail "table: status $?"

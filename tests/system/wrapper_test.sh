@@ -106,6 +106,20 @@ while read -r command; do
     grep -qi "outgrad $command" "$sandbox/said" || fail "$command $option is about another command"
   done
 done < <(sed -nE 's/^  ([a-z]+)  .*/\1/p' "$sandbox/table")
+# As wide as the terminal, where it is shown on one; no word is lost.
+for columns in 100 40; do
+  for words in "--help" "fit --help" "tune --help" "run --help"; do
+    # shellcheck disable=SC2086  # words
+    wrapper 0 $words
+    tr -s ' \n' '\n' <"$sandbox/said" >"$sandbox/words"
+    python3 -c 'import pty, sys; pty.spawn(sys.argv[1:])' bash -c \
+      "stty -onlcr cols $columns && '$checkout/outgrad' $words" >"$sandbox/said" </dev/null
+    awk -v most=$columns 'length > most { exit 1 }' "$sandbox/said" ||
+      fail "$words is wider than $columns columns"
+    tr -s ' \n' '\n' <"$sandbox/said" | cmp -s - "$sandbox/words" ||
+      fail "$words loses words at $columns columns"
+  done
+done
 wrapper 0 --version
 version=$(sed -nE 's/^project\(outgrad VERSION ([0-9.]+) .*/\1/p' "$root/CMakeLists.txt")
 [[ $(<"$sandbox/said") == "outgrad $version" ]] || fail "--version: $(<"$sandbox/said")"

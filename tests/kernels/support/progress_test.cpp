@@ -37,6 +37,23 @@ std::string on_terminal(unsigned short columns, const std::function<void()>& dra
   return bytes;
 }
 
+TEST(Folded, AnyLineFitsAndLosesNoWord) {
+  EXPECT_EQ(folded("a line that fits", 16), "a line that fits");
+  EXPECT_EQ(folded("a line that does not", 16), "a line that does\n    not");
+  // a table goes on below its last column of the left half, and an indentation is no wider than that
+  EXPECT_EQ(folded("  gelu   0.5   a remark of many words", 31),
+            "  gelu   0.5   a remark of many\n               words");
+  EXPECT_EQ(folded("  --out TEXT  where it goes to", 28), "  --out TEXT  where it goes\n              to");
+  EXPECT_EQ(folded("            where it goes", 16), "        where it\n        goes");
+  EXPECT_EQ(folded("a row  of a table  with cells", 22), "a row  of a table\n       with cells");
+  // words are whole; colours and the further bytes of a letter take no column
+  EXPECT_EQ(folded("see a/path/that/is/long here", 10), "see\n    a/path/that/is/long\n    here");
+  EXPECT_EQ(folded("\033[32mholds\033[0m 2\u00d7", 8), "\033[32mholds\033[0m 2\u00d7");
+  EXPECT_EQ(folded("| a | table |", 4), "| a | table |");
+  EXPECT_EQ(folded("      ", 4), "      ");
+  EXPECT_EQ(folded("", 4), "");
+}
+
 TEST(ProgressLine, IsDrawnInPlaceAndErasedAtTheEnd) {
   const std::string bytes = on_terminal(80, [] {
     ProgressLine line;
