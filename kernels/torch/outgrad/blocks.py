@@ -116,7 +116,8 @@ class Sequence(nn.Sequential):
         rest: list[Any] = [*self][::-1]
         while rest:
             module, *behind = rest.pop(), *rest[:-3:-1], None, None
-            if isinstance(module, modules._Activation) and isinstance(behind[0], nn.Dropout):
+            if isinstance(behind[0], nn.Dropout) and (_is_relu(module)
+                    or isinstance(module, modules._Activation)):
                 input = _dropped(self._outgrad_pairs, rest.pop(), module, input)
             elif (type(module) is nn.Linear and isinstance(behind[0], modules._Activation)
                     and not (self._outgrad_pairs == stores.OUTPUT and isinstance(behind[1], nn.Dropout))):
@@ -203,12 +204,12 @@ def _takes_pair(gate: Any, a: object, b: object) -> str | None:
 
 
 def _dropped(store, dropout, activation, x):
-    """dropout(activation(x)), as one node where gated pairs keep their product."""
-    if (store == stores.OUTPUT and isinstance(x, torch.Tensor) and functional._is_usable(x)
+    """dropout(activation(x)), as one node of ReLU, and of others where gated pairs keep their product."""
+    name = ("relu" if _is_relu(activation) else
+        _takes_linear(activation) if store == stores.OUTPUT else None)
+    if (name is not None and isinstance(x, torch.Tensor) and functional._is_usable(x)
             and type(dropout) is modules.Dropout and dropout.training
-            and _have_only_watched_hooks(activation, dropout)
-            and (name := _takes_linear(activation)) is not None
-            and stores.for_pair(store, name, x.dtype) == store
+            and _have_only_watched_hooks(activation, dropout) and gates.drops(name, x.dtype)
             and gates.factor_of(dropout.p, x.dtype) is not None):
         return gates.activation_dropout(x, dropout.p, name)
     return dropout(activation(x))
@@ -245,13 +246,13 @@ def _takes_sum(norm: Any, x: object, residual: object) -> bool:
 
 
 @functools.cache
-def _rewritten(kind, norms, linears, gates, dropouts=frozenset(), drops=False):
+def _rewritten(kind, norms, linears, gates, dropouts=frozenset(), dropped=frozenset()):
     """(a class like this one whose methods give the norms of these names the two parts of a sum where they
     normalise one, what several of these Linears read to all of them at once, and a gated pair to its gate,
-    with one of these dropouts if that is behind it; if drops, an activation and the dropout behind it to
-    both; the names of the norms, the gates and the activations that it does so for; whether it does so for
-    Linears). None if there are none, or no source to be read."""
-    parts = norms, linears, gates, dropouts, drops
+    with one of these dropouts if that is behind it; and one of the activations `dropped` with the dropout
+    behind it to both; the names of the norms, the gates and these activations that it does so for; whether it
+    does so for Linears). None if there are none, or no source to be read."""
+    parts = norms, linears, gates, dropouts, dropped
     found = {name: _rewritten_method(kind.__dict__.get(name), *parts) for name in _METHODS}
     found = {name: one for name, one in found.items() if one is not None}
     if not found:
@@ -281,7 +282,7 @@ def _wrappers(function: Any) -> list[types.CodeType]:
     return [each.__code__ for each in _unwrapped(function)[:-1]]
 
 
-def _rewritten_method(method, norms, linears, gates, dropouts, drops):
+def _rewritten_method(method, norms, linears, gates, dropouts, dropped):
     """(a method as _rewritten has it, the names of the norms, the gates and the activations, whether
     Linears), or None."""
     function = _unwrapped(method)[-1]
@@ -308,7 +309,7 @@ def _rewritten_method(method, norms, linears, gates, dropouts, drops):
         return None
     own = definition.args.args[0].arg
     rewriters = (_Sums(own, norms), _Pairs(own, gates, linears, dropouts, definition),
-        _Dropped(own, gates, dropouts if drops else frozenset(), definition), _Shared(own, linears))
+        _Dropped(own, dropped, dropouts, definition), _Shared(own, linears))
     for rewriter in rewriters:
         rewriter.generic_visit(definition)
     found = [rewriter.found for rewriter in rewriters]
@@ -788,6 +789,10 @@ def _is_activation(module: nn.Module) -> bool:
     return isinstance(module, _ACTIVATIONS)
 
 
+def _is_relu(module):
+    return type(module) is nn.ReLU and not module.inplace
+
+
 def _is_dropout(module):
     return isinstance(module, nn.Dropout)
 
@@ -806,14 +811,16 @@ def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_
     constructor and a forward, whose code is the block's. An nn.Sequential is one if it has an activation
     behind a Linear, or before a dropout, and any module if its forward normalises a sum, multiplies a gate or
     drops what an activation gives. becomes_norm, becomes_activation, becomes_dropout: whether a module gets
-    the class of one of ours. drops: whether an activation and the dropout behind it are looked for."""
+    the class of one of ours. drops: whether other activations than ReLU are one with the dropout behind
+    them."""
     kind = type(module)
     if "forward" in module.__dict__:
         return None
     if kind is nn.Sequential:
         _, found = _in_sequence(module, lambda one: type(one) is nn.Linear,
             lambda one: isinstance(one, _ACTIVATIONS))
-        dropped = _in_sequence(module, becomes_activation, becomes_dropout)[0] if drops else frozenset()
+        dropped, _ = _in_sequence(module, lambda one: _is_relu(one) or (drops and becomes_activation(one)),
+            becomes_dropout)
         what = [_LINEAR_ACTIVATION] * bool(found - dropped) + [DROPPED] * bool(dropped)
         return Block(Sequence, " and ".join(what), found | dropped) if what else None
     methods = {name for name, one in vars(kind).items() if callable(one) or isinstance(one, property)}
@@ -830,9 +837,11 @@ def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_
     gates = frozenset(name for name, part in parts_there.items() if becomes_activation(part))
     linears = frozenset(name for name, part in parts_there.items() if type(part) is nn.Linear)
     dropouts = frozenset(name for name, part in parts_there.items() if becomes_dropout(part))
-    if (norms or gates or len(linears) > 1) and (
+    before_dropouts = (gates if drops else frozenset()).union(
+        name for name, part in parts_there.items() if _is_relu(part))
+    if (norms or gates or len(linears) > 1 or (before_dropouts and dropouts)) and (
             found := _rewritten(kind, norms, linears, gates,  # type: ignore[arg-type]
-                dropouts, drops)) is not None:
+                dropouts, before_dropouts)) is not None:
         ours, in_sums, in_pairs, dropped, shared = found
         what = (["add and norm"] * bool(in_sums) + [PAIR] * bool(in_pairs) + [DROPPED] * bool(dropped)
             + ["Linears of one input"] * shared)

@@ -19,7 +19,8 @@ An activation and the dropout behind it are such a pair, too: b is 0 where an el
 factor of what is kept everywhere else. `output` of it is the dropped result, which the next layer keeps, and
 a bit an element: the sign of a zero of the product says whether b was 0, and no seed is kept. So that the
 mean of b is 1, what drops is p' = 1 - 1 / b for the number b of the type that is nearest to 1 / (1 - p), and
-|p' - p| <= (1 - p) u / (1 - u).
+|p' - p| <= (1 - p) u / (1 - u). ReLU needs no bit and no such b: its gradient passes where the result is
+above 0.
 
 In 8 bits, with v their unit roundoff, t their least subnormal and u the unit roundoff of a's type (linear.py
 has v and t), the a' that stands for a is within d = (v + 3 u) |a| + t / (2 scale) of it, scale being that of
@@ -167,7 +168,22 @@ def _dropped(index):
         whole=functional._of_elements)
 
 
-_activations_and_dropouts = {name: _dropped(library.ACTIVATIONS.index(name)) for name in library.PRODUCTS}
+def _relu_and_dropout():
+    def keep(ctx, inputs, outputs):
+        ctx.save_for_backward(outputs[0])
+        ctx.factor = 1 / (1 - inputs[2])
+
+    def gradients(ctx, saved, dz):
+        return (dz * ctx.factor).masked_fill(saved[0] <= 0, 0), None, None
+
+    return functional._Operation("activation_dropout",
+        lambda x, seed, p: (library.dropout(torch.relu(x), seed, p),), keep, gradients, differentiable=True,
+        whole=functional._of_elements)
+
+
+_RELU = "relu"
+_activations_and_dropouts = {_RELU: _relu_and_dropout(),
+    **{name: _dropped(library.ACTIVATIONS.index(name)) for name in library.PRODUCTS}}
 
 
 def _stores_of(name):
@@ -297,7 +313,8 @@ def activation_dropout(x: torch.Tensor, p: float = 0.5, activation: str = "gelu"
     """dropout(act(x), p) as one node of autograd, which keeps its result, as the next layer does, and one bit
     an element; apart the two keep act(x) beside that.
 
-    x is float16 or bfloat16. activation: one of gelu, gelu_tanh and silu. The gradient is dx = dz b g, where
+    activation: one of gelu, gelu_tanh and silu, for x in float16 and bfloat16; or relu, in float32 too, of
+    which no bit is kept and all is exact. Of the others the gradient is dx = dz b g, where
     b is what an element was multiplied by, a number of x's type or 0, and |g - act'(x)| has the bound of a
     pair's store "output" (gates.py, which also has the probability with which elements are dropped: p up to
     a rounding of 1 - p to x's type). A NaN stays one, dropped or not.
@@ -305,12 +322,18 @@ def activation_dropout(x: torch.Tensor, p: float = 0.5, activation: str = "gelu"
     Shapes: x [...], of any strides; the result the same.
     """
     functional._expect("activation_dropout", x=x)
-    if not isinstance(activation, str) or activation not in library.PRODUCTS or x.dtype == torch.float32:
+    if not isinstance(activation, str) or not drops(activation, x.dtype):
         raise ValueError(f"outgrad.activation_dropout: {activation!r} of {x.dtype}; there are "
-            f"{', '.join(library.PRODUCTS)} of float16 and bfloat16")
+            f"{', '.join(library.PRODUCTS)} of float16 and bfloat16, and {_RELU}")
     p = functional.checked_probability("activation_dropout", p, training)
-    if (factor := factor_of(p, x.dtype)) is None:
-        y = getattr(functional, activation)(x)
+    how = (p if 0 < p < 1 else None) if activation == _RELU else factor_of(p, x.dtype)
+    if how is None:
+        y = torch.relu(x) if activation == _RELU else getattr(functional, activation)(x)
         return y if p == 0 else functional.dropout(y, p)
     operation = _activations_and_dropouts[activation]
-    return functional.as_it_lies(lambda x: operation(x, functional.dropout_seed(x), factor), x)
+    return functional.as_it_lies(lambda x: operation(x, functional.dropout_seed(x), how), x)
+
+
+def drops(activation: str, dtype: torch.dtype) -> bool:
+    """Whether an activation of this type and the dropout behind it can be one node."""
+    return activation == _RELU or stores.for_pair(stores.OUTPUT, activation, dtype) == stores.OUTPUT

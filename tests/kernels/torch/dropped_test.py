@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from transformers import T5Config, T5GemmaModuleConfig, Wav2Vec2Config
-from transformers.models.t5.modeling_t5 import T5DenseGatedActDense
+from transformers.models.t5.modeling_t5 import T5DenseActDense, T5DenseGatedActDense
 from transformers.models.t5gemma.modeling_t5gemma import T5GemmaMLP
 from transformers.models.wav2vec2.modeling_wav2vec2 import Wav2Vec2FeedForward
 
@@ -116,10 +116,34 @@ def test_what_drops_nothing_or_all_and_what_is_refused():
     assert outgrad.activation_dropout(x[:0]).shape == (0, 16)
     with pytest.raises(ValueError, match="'mish' of torch.bfloat16; there are gelu, gelu_tanh, silu of"):
         outgrad.activation_dropout(x, 0.1, "mish")
-    with pytest.raises(ValueError, match="'gelu' of torch.float32; there are"):
+    with pytest.raises(ValueError, match="'gelu' of torch.float32; there are .*, and relu"):
         outgrad.activation_dropout(x.float())
     with pytest.raises(ValueError, match="activation_dropout: p is 2, a probability is needed"):
         outgrad.activation_dropout(x, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_relu_is_exact(dtype):
+    """The bits of its parts, in 16 bits and in float32, without a bit and a seed."""
+    x, dy = numbers(dtype, 64, 96)
+    x[0, :9], x[1, :9], x[2, :9] = 0, math.nan, math.inf
+    x.requires_grad_()
+    found = []
+    for function in (lambda: outgrad.activation_dropout(x, 0.3, "relu"),
+            lambda: outgrad.dropout(torch.relu(x), 0.3)):
+        torch.manual_seed(4)
+        kept, y = kept_by(function, x)
+        found.append((y, *torch.autograd.grad(y, x, dy, create_graph=True)))
+        assert kept == y.nbytes + (8 if len(found) == 2 else 0)
+    (y, dx), (other, wanted) = found
+    assert torch.equal(y.nan_to_num(), other.nan_to_num()) and torch.equal(y.isnan(), other.isnan())
+    told = ~x.isnan()  # a dropped NaN is 0, to which no gradient leads
+    assert torch.equal(dx[told], wanted[told])
+    assert torch.equal(torch.autograd.grad(dx.sum() + 0 * x.nan_to_num().sum(), x)[0], torch.zeros_like(x))
+    for p, training in ((0.0, True), (0.5, False)):
+        same = outgrad.activation_dropout(x, p, "relu", training)
+        assert torch.equal(same.nan_to_num(), torch.relu(x).nan_to_num())
+    assert (outgrad.activation_dropout(x, 1.0, "relu") == 0).all()
 
 
 # --- Models ---------------------------------------------------------------------------------------
@@ -193,6 +217,35 @@ def test_blocks_of_models(made, nodes, monkeypatch):
     handle.remove()
     outgrad.unpatch(model)
     assert type(model) is kind and not any("outgrad" in key for one in model.modules() for key in vars(one))
+
+
+def of_t5_with_relu():
+    return T5DenseActDense(T5Config(d_model=16, d_ff=32, dropout_rate=0.5))
+
+
+def sequential_with_relu():
+    return nn.Sequential(nn.Linear(16, 32, bias=False), nn.ReLU(), nn.Dropout(0.5),
+        nn.Linear(32, 16, bias=False))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("made", [of_t5_with_relu, sequential_with_relu])
+def test_relu_and_dropout_are_one_node_without_being_asked_for(made, dtype):
+    torch.manual_seed(2)
+    model, x = made().to(dtype), torch.randn(24, 16).to(dtype)
+    plain = made().to(dtype)
+    plain.load_state_dict(model.state_dict())
+    next(one for one in plain.modules() if isinstance(one, nn.Dropout)).__class__ = outgrad.Dropout
+    said = outgrad.patch(model, x)
+    assert [what for *_, what in said.fused] == [blocks.DROPPED]
+    assert said.total_after == kept_by(lambda: model(x), *model.parameters())[0] == x.nbytes * 3
+    assert all(map(torch.equal, trained(model, x), trained(plain, x)))
+    for loaded in copies(model):
+        assert all(map(torch.equal, trained(loaded, x), trained(model, x)))
+    outgrad.unpatch(model)
+    assert type(model) is type(plain)
+    inplace = nn.Sequential(nn.Linear(16, 32), nn.ReLU(inplace=True), nn.Dropout())
+    assert outgrad.patch(inplace).fused == [], "which overwrites its input"
 
 
 def test_what_an_mlp_keeps():
