@@ -70,7 +70,7 @@ if [[ -x $2/outgrad-fit ]]; then
   refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --coq --bound T --out certify.out
   refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" \
     --forward "$root/notebooks_data/fits/gelu_forward_bf16.json" --out certify.out
-  for forward in gelu_forward_f16 gelu_bf16; do
+  for forward in gelu_forward_f16 gelu_bf16 silu_forward_bf16; do
     refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" \
       --coq --forward "$root/notebooks_data/fits/$forward.json" --out certify.out
   done

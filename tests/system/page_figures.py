@@ -292,6 +292,17 @@ def how_few_bits(of):
         yield f"from 1 to 2 its errors are within {up(worst[0], 4)} and {up(worst[1], 4)}"
 
 
+def proof_rows(of):
+    """proofs.md: what Coq took for T, the library and the printing of assumptions included."""
+    for name in ("gelu_bf16", "gelu_f16", "silu_bf16", "silu_f16"):
+        found = of.json(f"proofs/{name}_total.json")
+        assert found["holds"] and found["bounds"][-1]["theorems"][0] == f"{name}_T"
+        trust = found["assumptions"]
+        files = [*found["library"], *found["bounds"], trust]
+        yield row(f"`{name}_T`", f"{found['cpu_s']:.0f}", f"{max(f['peak_mib'] for f in files):,}",
+                  f"{len(trust['names'])}, {len(trust['unlisted'])} beyond the list")
+
+
 # Each page's claims, and its tables by the heading of their first columns, whose rows are all claimed.
 PAGES = {
     "README.md": (readme, {}),
@@ -300,6 +311,7 @@ PAGES = {
                              {"| store | beyond | all |": front_rows, "| store of p | bits |": softmax_rows,
                               "| y | 1/4 | 1 |": small_number_rows,
                                             "| store | bytes forward, bf16 |": speed_rows}),
+    "docs/proofs.md": (lambda of: (), {"| theorem | processor": proof_rows}),
 }
 
 

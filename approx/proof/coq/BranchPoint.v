@@ -54,13 +54,12 @@ Proof. unfold f'. rewrite Phi_opp, phi_opp. ring. Qed.
 (* Far on the left f rises to its limit 0 from below as x falls, and f' does likewise. *)
 Theorem left_tail a x : a <= - tail -> x <= a -> f a <= f x <= 0 /\ f' a <= f' x <= 0.
 Proof.
-  intros Ha Hx. pose proof x_star_between as X. unfold x_low, x_high, tail in *. split; split.
+  intros Ha Hx. pose proof x_star_between as X. unfold x_low, x_high in *. split; split.
   - destruct Hx as [L| ->]; [|apply Rle_refl]. left.
     apply (decreasing_of_derive f f'); [apply derive_f|trivial|]. intros t Ht. apply f'_left. lra.
   - unfold f. pose proof (Phi_within x). nra.
   - destruct Hx as [L| ->]; [|apply Rle_refl]. left.
-    apply (decreasing_of_derive f' f''); [apply derive_f'|trivial|]. intros t Ht. apply f''_negative_far.
-    unfold tail. lra.
+    apply (decreasing_of_derive f' f''); [apply derive_f'|trivial|]. intros t Ht. apply f''_negative_far. lra.
   - left. apply f'_left. lra.
 Qed.
 
@@ -69,8 +68,7 @@ Theorem right_tail b x : tail <= b -> b <= x -> f b <= f x /\ 1 <= f' x <= f' b.
 Proof.
   intros Hb Hx. pose proof x_star_negative. split.
   - destruct Hx as [L| ->]; [|apply Rle_refl]. left.
-    apply (increasing_of_derive f f'); [apply derive_f|trivial|]. intros t Ht. apply f'_right.
-    unfold tail in Hb. lra.
+    apply (increasing_of_derive f f'); [apply derive_f|trivial|]. intros t Ht. apply f'_right. lra.
   - destruct (left_tail (- b) (- x)) as [_ T]; try lra. rewrite !f'_opp in T. lra.
 Qed.
 

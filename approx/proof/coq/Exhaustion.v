@@ -254,7 +254,7 @@ Proof.
   intros Hm. destruct enclosing_sound as (U & L & C & A2 & F0 & F0'). unfold bounds_at.
   destruct ((0 <=? e) || (threshold c * 2 ^ (- e) <=? m)) eqn:Far.
   - destruct ((0 <=? e) && (m <? threshold c)) eqn:Less; [discriminate|]. intros [= <- <- <-].
-    assert (A0 : (0 <= IZR (threshold c))%R) by (unfold tail in A2; lra).
+    assert (A0 : (0 <= IZR (threshold c))%R) by lra.
     assert (H : (IZR (threshold c) <= t)%R).
     { unfold t. destruct (Z.leb_spec 0 e) as [E|E]; simpl in Far, Less.
       - apply Z.ltb_ge in Less. unfold F2R; simpl. rewrite <- (Rmult_1_r (IZR (threshold c))).

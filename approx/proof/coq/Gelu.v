@@ -201,8 +201,8 @@ Proof.
   - unfold f'. pose proof (phi_pos x). pose proof (Phi_within x). nra.
 Qed.
 
-(* Where the tails begin. *)
-Definition tail := 7 / 4.
+(* Where the tails begin. A notation, so that lra sees the number. *)
+Notation tail := (7 / 4).
 
 Lemma f''_negative_far t : t <= - tail -> f'' t < 0.
-Proof. unfold tail. intros H. apply f''_negative. nra. Qed.
+Proof. intros H. apply f''_negative. nra. Qed.

@@ -159,7 +159,7 @@ Proof.
   split; [trivial|split; [trivial|split]].
   - intros m k b c b' c' M K Q. cbn [enclosed_at enclosing_by] in Q. apply enclosed in Q; trivial.
     apply power_pos. lia.
-  - cbn [threshold tail_bits enclosing_by]. unfold tail, f, f'. rewrite phi_opp. split; [lra|split; nra].
+  - cbn [threshold tail_bits enclosing_by]. unfold f, f'. rewrite phi_opp. split; [lra|split; nra].
 Qed.
 
 Ltac prove_sound := apply sound; [reflexivity|discriminate|unfold phi; interval with (i_prec 300)|reflexivity|

@@ -95,12 +95,12 @@ Proof.
   pose proof (exp_increasing z x H). nra.
 Qed.
 
-(* Where the tails begin. *)
-Definition tail := 5 / 2.
+(* Where the tails begin. A notation, so that lra sees the number. *)
+Notation tail := (5 / 2).
 
 Lemma f''_negative_far t : t <= - tail -> f'' t < 0.
 Proof.
-  unfold tail. intros H. pose proof (phi_pos t). unfold f''. enough (2 + t * (1 - 2 * Phi t) < 0) by nra.
+  intros H. pose proof (phi_pos t). unfold f''. enough (2 + t * (1 - 2 * Phi t) < 0) by nra.
   assert (12 <= exp (- t)).
   { apply Rle_trans with (exp (5 / 2)). interval. destruct (Req_dec (- t) (5 / 2)) as [->|N]. lra.
     left. apply exp_increasing. lra. }
