@@ -103,6 +103,7 @@ def _new_feeding_forward(kind: type) -> Any:
     return ours.__new__(ours)
 
 
+_Names = frozenset[str]  # of a module's parts
 PAIR, DROPPED = "gated pair", "activation and dropout"  # what a report calls them
 
 
@@ -131,7 +132,7 @@ class Rewritten:
     """The common part of the classes that _rewritten makes."""
 
     _outgrad_pairs = stores.DEFAULT_OF_PAIRS  # what its gated pairs keep, by patch
-    _outgrad_parts: tuple[frozenset[str], ...]  # what _rewritten was given beside the class
+    _outgrad_parts: tuple[_Names, ...]  # what _rewritten was given beside the class
 
     def _outgrad_norm_of(self, norm: Any, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """norm(x + residual)."""
@@ -158,21 +159,23 @@ class Rewritten:
                 return functional.linears_of(x, parameters)
         return [one(x) for one in linears]
 
-    def _outgrad_dropped(self, dropout, activation, x):
+    def _outgrad_dropped(self, dropout: Any, activation: Any, x: torch.Tensor) -> torch.Tensor:
         """dropout(activation(x))."""
         return _dropped(self._outgrad_pairs, dropout, activation, x)
 
-    def _outgrad_gated(self, gate, first, second, swapped=False, dropout=None):
+    def _outgrad_gated(self, gate: Any, first: torch.Tensor, second: torch.Tensor,
+            swapped: bool = False, dropout: Any = None) -> torch.Tensor:
         """gate(first) * second; swapped: first * gate(second). dropout: what drops elements of that."""
         a, b = (second, first) if swapped else (first, second)
         if (name := _takes_pair(gate, a, b)) is None:
             z = first * gate(second) if swapped else gate(first) * second
         else:
-            a, b, dropout = _dropped_ahead(dropout, *_as_packed(a, b))
-            z = gates.gated(a, b, name, stores.for_pair(self._outgrad_pairs, name, a.dtype))
+            packed, other, dropout = _dropped_ahead(dropout, *_as_packed(a, b))
+            z = gates.gated(packed, other, name, stores.for_pair(self._outgrad_pairs, name, a.dtype))
         return z if dropout is None else dropout(z)
 
-    def _outgrad_gated_linear(self, linear, gate, first, second, swapped=False, dropout=None, cast=False):
+    def _outgrad_gated_linear(self, linear: Any, gate: Any, first: torch.Tensor, second: torch.Tensor,
+            swapped: bool = False, dropout: Any = None, cast: bool = False) -> torch.Tensor:
         """What a Linear makes of such a product. cast: as T5 has it, by _CAST."""
         a, b = (second, first) if swapped else (first, second)
         weight, bias = _plain(linear)
@@ -203,7 +206,7 @@ def _takes_pair(gate: Any, a: object, b: object) -> str | None:
     return name if name in library.GATES else None
 
 
-def _dropped(store, dropout, activation, x):
+def _dropped(store: str, dropout: Any, activation: Any, x: Any) -> Any:
     """dropout(activation(x)), as one node of ReLU, and of others where gated pairs keep their product."""
     name = ("relu" if _is_relu(activation) else
         _takes_linear(activation) if store == stores.OUTPUT else None)
@@ -215,7 +218,8 @@ def _dropped(store, dropout, activation, x):
     return dropout(activation(x))
 
 
-def _dropped_ahead(dropout, a, b):
+def _dropped_ahead(dropout: Any, a: torch.Tensor,
+        b: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None, Any]:
     """(a, b, None), b dropped in place of the product: nothing else needs the product then. (a, b, dropout)
     where that is not so: b is None, of a packed pair, or the dropout is not this package's, or has hooks."""
     if b is not None and type(dropout) is modules.Dropout and _have_only_watched_hooks(dropout):
@@ -223,7 +227,7 @@ def _dropped_ahead(dropout, a, b):
     return a, b, dropout
 
 
-def _as_packed(a, b):
+def _as_packed(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
     """(the matrix, None) where a and b are the halves of the rows of one, as chunk makes them."""
     if not torch.compiler.is_compiling() and (whole := a._base) is not None and whole is b._base:
         columns = a.shape[-1]
@@ -246,15 +250,16 @@ def _takes_sum(norm: Any, x: object, residual: object) -> bool:
 
 
 @functools.cache
-def _rewritten(kind, norms, linears, gates, dropouts=frozenset(), dropped=frozenset()):
+def _rewritten(kind: type, norms: _Names, linears: _Names, gates: _Names, dropouts: _Names = frozenset(),
+        dropped: _Names = frozenset()) -> tuple[type, _Names, _Names, _Names, bool] | None:
     """(a class like this one whose methods give the norms of these names the two parts of a sum where they
     normalise one, what several of these Linears read to all of them at once, and a gated pair to its gate,
     with one of these dropouts if that is behind it; and one of the activations `dropped` with the dropout
     behind it to both; the names of the norms, the gates and these activations that it does so for; whether it
     does so for Linears). None if there are none, or no source to be read."""
     parts = norms, linears, gates, dropouts, dropped
-    found = {name: _rewritten_method(kind.__dict__.get(name), *parts) for name in _METHODS}
-    found = {name: one for name, one in found.items() if one is not None}
+    found = {name: one for name in _METHODS
+        if (one := _rewritten_method(kind.__dict__.get(name), *parts)) is not None}
     if not found:
         return None
 
@@ -270,8 +275,9 @@ def _rewritten(kind, norms, linears, gates, dropouts=frozenset(), dropped=frozen
         if _wrappers(kind.__dict__[name]) == _wrappers(getattr(again, name))}
     if not found:
         return None
-    _, sums, pairs, dropped, shared = zip(*found.values(), strict=True)
-    return made(), *(frozenset().union(*names) for names in (sums, pairs, dropped)), any(shared)
+    _, *names, shared = zip(*found.values(), strict=True)
+    sums, pairs, both = (frozenset[str]().union(*of) for of in names)
+    return made(), sums, pairs, both, any(shared)
 
 
 # What is looked at of a class: beside its forward the product of Hugging Face's mixtures of experts.
@@ -282,7 +288,8 @@ def _wrappers(function: Any) -> list[types.CodeType]:
     return [each.__code__ for each in _unwrapped(function)[:-1]]
 
 
-def _rewritten_method(method, norms, linears, gates, dropouts, dropped):
+def _rewritten_method(method: Any, norms: _Names, linears: _Names, gates: _Names, dropouts: _Names,
+        dropped: _Names) -> tuple[Any, ...] | None:
     """(a method as _rewritten has it, the names of the norms, the gates and the activations, whether
     Linears), or None."""
     function = _unwrapped(method)[-1]
@@ -318,7 +325,7 @@ def _rewritten_method(method, norms, linears, gates, dropouts, dropped):
     return _function_of(ast.fix_missing_locations(definition), imports, function), *found
 
 
-def _new(kind: type, *parts: frozenset[str]) -> Any:
+def _new(kind: type, *parts: _Names) -> Any:
     made: Any = _rewritten(kind, *parts)
     return made[0].__new__(made[0])
 
@@ -376,7 +383,7 @@ class _Sums(_OfMethod):
     Where a branch stands between the sum and the norm, as GPT-2's cross attention does, each of its two ways
     gets both. own: the object's name."""
 
-    def __init__(self, own: str, norms: frozenset[str]) -> None:
+    def __init__(self, own: str, norms: _Names) -> None:
         self.own, self.norms = own, norms
         self.found: set[str] = set()
 
@@ -450,7 +457,7 @@ class _Shared(_OfMethod):
 
     VIEWS = frozenset({"view", "reshape", "transpose", "permute", "unflatten", "contiguous"})
 
-    def __init__(self, own: str, linears: frozenset[str]) -> None:
+    def __init__(self, own: str, linears: _Names) -> None:
         self.own, self.linears, self.found = own, linears, False
 
     def _join(self, statements: list[Any]) -> None:
@@ -500,24 +507,26 @@ class _Calls(_OfMethod):
     """Rewrites calls of calls, f(g(x)), as _behind says, and where they are two statements, z = g(x); y =
     f(z), if nothing else reads that z, for a return, too."""
 
-    def __init__(self, definition):
+    def __init__(self, definition: ast.FunctionDef) -> None:
         inner = (ast.For, ast.While, ast.FunctionDef, ast.Lambda, ast.comprehension)
         self.straight = not any(isinstance(node, inner) for node in ast.walk(definition)
             if node is not definition)
-        self.reads, self.last_read = collections.Counter(), {}
+        self.reads: collections.Counter[str] = collections.Counter()
+        self.last_read: dict[str, int] = {}
         for node in ast.walk(definition):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 self.reads[node.id] += 1
                 self.last_read[node.id] = max(node.lineno, self.last_read.get(node.id, 0))
 
-    def _join(self, statements):
+    def _join(self, statements: list[Any]) -> None:
         k = 0
         while k + 1 < len(statements):
             match statements[k], statements[k + 1]:
                 case (ast.Assign(targets=[ast.Name(z)], value=ast.Call() as inner),
                     (ast.Return(value=ast.Call(outer, [ast.Name(read)], []))
                     | ast.Assign(targets=[ast.Name()],
-                    value=ast.Call(outer, [ast.Name(read)], []))) as last) if z == read:
+                    value=ast.Call(outer, [ast.Name(read)], []))) as reader) if z == read:
+                    last: Any = reader
                     behind = ast.copy_location(ast.Call(outer, [inner], []), last.value)
                     if self._needs_no_more(z, last) and (found := self._behind(behind)) is not behind:
                         last.value = found
@@ -525,12 +534,15 @@ class _Calls(_OfMethod):
                         continue
             k += 1
 
-    def _needs_no_more(self, z, statement):
+    def _behind(self, node: ast.AST) -> Any:
+        raise NotImplementedError
+
+    def _needs_no_more(self, z: str, statement: Any) -> bool:
         """Whether nothing reads z behind a statement that reads it."""
         return (isinstance(statement, ast.Return) or statement.targets[0].id == z
             or (self.straight and self.last_read[z] <= statement.end_lineno))
 
-    def visit_Call(self, node):
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         return self._behind(node)
 
@@ -542,11 +554,13 @@ class _Dropped(_Calls):
 
     own: the object's name."""
 
-    def __init__(self, own, activations, dropouts, definition):
+    def __init__(self, own: str, activations: _Names, dropouts: _Names,
+            definition: ast.FunctionDef) -> None:
         super().__init__(definition)
-        self.own, self.activations, self.dropouts, self.found = own, activations, dropouts, set()
+        self.own, self.activations, self.dropouts = own, activations, dropouts
+        self.found: set[str] = set()
 
-    def _behind(self, node):
+    def _behind(self, node: ast.AST) -> Any:
         match node:
             case ast.Call(ast.Attribute(ast.Name(self.own), outer) as dropout,
                 [ast.Call(ast.Attribute(ast.Name(self.own), inner) as activation, [x], [])],
@@ -569,10 +583,11 @@ class _Pairs(_Calls):
     the fourth but where something else reads g. Before the Linear may stand T5's change of type, _CAST. own:
     the object's name."""
 
-    def __init__(self, own, gates, linears, dropouts, definition):
+    def __init__(self, own: str, gates: _Names, linears: _Names, dropouts: _Names,
+            definition: ast.FunctionDef) -> None:
         super().__init__(definition)
         self.own, self.gates, self.linears, self.dropouts = own, gates, linears, dropouts
-        self.found = set()
+        self.found: set[str] = set()
 
     def _join(self, statements: list[Any]) -> None:
         for first, second, third in zip(statements, statements[1:], statements[2:]):
@@ -618,7 +633,7 @@ class _Pairs(_Calls):
                 return ast.copy_location(self._pair(gate.func, [b, gate.args[0], ast.Constant(True)]), node)
         return node
 
-    def _behind(self, node):
+    def _behind(self, node: ast.AST) -> Any:
         """A Linear or a dropout of a pair, as one call."""
         match node:
             case ast.Call(ast.Attribute(ast.Name(self.own), name) as outer,
@@ -640,7 +655,7 @@ if (isinstance({linear}.weight, torch.Tensor) and {z}.dtype != {linear}.weight.d
     {z} = {z}.to({linear}.weight.dtype)"""
 
 
-def _is_told(argument):
+def _is_told(argument: ast.AST) -> bool:
     """Whether an argument is of names and constants, so that it may be read before or after other
     statements."""
     parts = (ast.Name, ast.Attribute, ast.Constant, ast.Starred, ast.UnaryOp, ast.USub, ast.Tuple, ast.Load)
@@ -763,7 +778,7 @@ def _feed_forward_chunk(self: Any, attention_output: torch.Tensor) -> torch.Tens
 class Block(NamedTuple):
     ours: type[nn.Module]
     what: str  # runs as one node
-    parts: frozenset[str]  # the norms and activations in it, by their names in the module
+    parts: _Names  # the norms and activations in it, by their names in the module
 
 
 _LINEAR_ACTIVATION = "Linear and activation"
@@ -789,15 +804,16 @@ def _is_activation(module: nn.Module) -> bool:
     return isinstance(module, _ACTIVATIONS)
 
 
-def _is_relu(module):
+def _is_relu(module: object) -> bool:
     return type(module) is nn.ReLU and not module.inplace
 
 
-def _is_dropout(module):
+def _is_dropout(module: object) -> bool:
     return isinstance(module, nn.Dropout)
 
 
-def _in_sequence(module, before, behind):
+def _in_sequence(module: nn.Module, before: Callable[[Any], bool],
+        behind: Callable[[Any], bool]) -> list[_Names]:
     """Names of the parts of an nn.Sequential that are pairs of neighbours: (of the first, of the second)."""
     return [frozenset(names) for names in zip(*((first, second)
         for (first, one), (second, other) in itertools.pairwise(module._modules.items())
@@ -817,12 +833,12 @@ def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_
     if "forward" in module.__dict__:
         return None
     if kind is nn.Sequential:
-        _, found = _in_sequence(module, lambda one: type(one) is nn.Linear,
+        _, activated = _in_sequence(module, lambda one: type(one) is nn.Linear,
             lambda one: isinstance(one, _ACTIVATIONS))
         dropped, _ = _in_sequence(module, lambda one: _is_relu(one) or (drops and becomes_activation(one)),
             becomes_dropout)
-        what = [_LINEAR_ACTIVATION] * bool(found - dropped) + [DROPPED] * bool(dropped)
-        return Block(Sequence, " and ".join(what), found | dropped) if what else None
+        what = [_LINEAR_ACTIVATION] * bool(activated - dropped) + [DROPPED] * bool(dropped)
+        return Block(Sequence, " and ".join(what), activated | dropped) if what else None
     methods = {name for name, one in vars(kind).items() if callable(one) or isinstance(one, property)}
     if methods == {"__init__", "forward"} and kind.__bases__ == (nn.Module,):
         code = _code_of(kind.forward)

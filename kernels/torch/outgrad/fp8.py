@@ -69,7 +69,7 @@ def encode(x: torch.Tensor, scale: torch.Tensor, fp8: int) -> torch.Tensor:
     return _codes(x, scale, fp8).flatten()
 
 
-def _codes(x, scale, fp8):
+def _codes(x: torch.Tensor, scale: torch.Tensor, fp8: int) -> torch.Tensor:
     # the product is float32
     return (x * scale).clamp_(-LARGEST[fp8], LARGEST[fp8]).to(TYPES[fp8]).view(torch.uint8)
 
@@ -87,7 +87,7 @@ def decode(codes: torch.Tensor, scale: torch.Tensor, fp8: int, dtype: torch.dtyp
     return _values(codes, scale, fp8, dtype)
 
 
-def _values(codes, scale, fp8, dtype):
+def _values(codes: torch.Tensor, scale: torch.Tensor, fp8: int, dtype: torch.dtype) -> torch.Tensor:
     return codes.view(TYPES[fp8]).float().div_(scale).to(dtype)
 
 

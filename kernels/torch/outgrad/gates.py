@@ -80,8 +80,8 @@ class _Codes(NamedTuple):
     decode: Callable[[torch.Tensor, torch.Tensor, torch.dtype], torch.Tensor]
 
 
-def _at_one_scale(of):
-    def encode(x):
+def _at_one_scale(of: int) -> _Codes:
+    def encode(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         scale = fp8.scale_of(x, of, fp8.LEAST)
         return fp8.encode(x, scale, of), scale
 
@@ -92,13 +92,13 @@ _CODES = {**{word: _at_one_scale(of) for word, of in library.FP8.items()},
     stores.MXFP8: _Codes(mxfp8.encode, mxfp8.decode)}
 
 
-def _in_8_bits(index, codes):
-    def compute(a, b):
+def _in_8_bits(index: int, codes: _Codes) -> _Store:
+    def compute(a: torch.Tensor, b: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
         first, second = a.chunk(2, -1) if b is None else (a, b)
         return library.gated_forward(a, b, index), *codes.encode(first), *codes.encode(second)
 
-    def pair(kept, dtype, shape):
-        return [codes.decode(*one, dtype).view(shape) for one in (kept[:2], kept[2:4])]
+    def pair(kept: tuple[Any, ...], dtype: torch.dtype, shape: Sequence[int]) -> list[torch.Tensor]:
+        return [codes.decode(one[0], one[1], dtype).view(shape) for one in (kept[:2], kept[2:4])]
 
     def gradients(dz: torch.Tensor, kept: tuple[Any, ...], packed: bool,
             with_z: bool) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
@@ -149,17 +149,17 @@ def _pair_and_linear(store: _Store) -> functional._Operation:
         without_y=not store.keeps_inputs)
 
 
-def _dropped(index):
-    def compute(x, seed, factor):
+def _dropped(index: int) -> functional._Operation:
+    def compute(x: torch.Tensor, seed: torch.Tensor, factor: float) -> tuple[torch.Tensor, torch.Tensor]:
         factors = library.dropout(torch.ones_like(x), seed, 1 - 1 / factor)
         z, _, mask = library.product_forward(x, factors, index)
         return z, mask
 
-    def keep(ctx, inputs, outputs):
+    def keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
         ctx.save_for_backward(*outputs)
         ctx.factor = inputs[2]
 
-    def gradients(ctx, saved, dz):
+    def gradients(ctx: Any, saved: tuple[Any, ...], dz: torch.Tensor) -> tuple[Any, ...]:
         z, mask = saved
         da, _ = library.product_backward(dz, z, torch.full_like(z, ctx.factor), mask, index, False)
         return da, None, None
@@ -168,12 +168,12 @@ def _dropped(index):
         whole=functional._of_elements)
 
 
-def _relu_and_dropout():
-    def keep(ctx, inputs, outputs):
+def _relu_and_dropout() -> functional._Operation:
+    def keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
         ctx.save_for_backward(outputs[0])
         ctx.factor = 1 / (1 - inputs[2])
 
-    def gradients(ctx, saved, dz):
+    def gradients(ctx: Any, saved: tuple[Any, ...], dz: torch.Tensor) -> tuple[Any, ...]:
         return (dz * ctx.factor).masked_fill(saved[0] <= 0, 0), None, None
 
     return functional._Operation("activation_dropout",
@@ -186,7 +186,7 @@ _activations_and_dropouts = {_RELU: _relu_and_dropout(),
     **{name: _dropped(library.ACTIVATIONS.index(name)) for name in library.PRODUCTS}}
 
 
-def _stores_of(name):
+def _stores_of(name: str) -> dict[str, _Store]:
     """{word of stores.OF_PAIRS: what it means for this gate}."""
     index = library.ACTIVATIONS.index(name)
     found = {stores.DEFAULT_OF_PAIRS: _recompute(index), **{word: _in_8_bits(index, codes)
@@ -230,7 +230,7 @@ def bound_of_dropped(store: str, names: Sequence[str]) -> str:
     return "as its parts" if off is None else f"{off}; float32 as its parts"
 
 
-def _off(names):
+def _off(names: Sequence[str]) -> str | None:
     of = [name for name in names if name in library.PRODUCTS]
     found = (f"{rounded_up(max(library.product_error(name, dtype)[0] for name in of), 2)} in {word}"
         for word, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16)))

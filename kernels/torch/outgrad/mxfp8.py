@@ -14,7 +14,7 @@ LARGEST = torch.finfo(torch.float8_e4m3fn).max
 _BIAS = 127  # of E8M0, the type of a scale
 
 
-def _power(exponents):
+def _power(exponents: torch.Tensor) -> torch.Tensor:
     """2^e in float32, for -126 <= e <= 127."""
     return (exponents.to(torch.int32) + _BIAS << 23).view(torch.float32)
 
@@ -33,7 +33,7 @@ def encode(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @encode.register_fake
-def _(x):
+def _(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (x.new_empty((x.numel(),), dtype=torch.uint8),
         x.new_empty(((x.numel() + BLOCK - 1) // BLOCK,), dtype=torch.uint8))
 
@@ -47,5 +47,5 @@ def decode(codes: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> tor
 
 
 @decode.register_fake
-def _(codes, scales, dtype):
+def _(codes: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty_like(codes, dtype=dtype)

@@ -476,7 +476,7 @@ def _patched(model: nn.Module, norms: Literal["fp32", "autocast"], by_kind: Mapp
     return report, dtypes
 
 
-def _may_have_pairs(report):
+def _may_have_pairs(report: Report) -> bool:
     """Whether there are pairs, or dropouts that may stand behind an activation."""
     return (any(blocks.PAIR in what for _, _, what in report.fused)
         or any(one.kind == nn.Dropout.__name__ for one in report.swapped))
@@ -488,7 +488,8 @@ def _with_store(what: str, block: nn.Module) -> str:
     kept = getattr(block, "_outgrad_pairs", stores.DEFAULT_OF_PAIRS)
     if kept == stores.DEFAULT_OF_PAIRS:
         return what
-    of = [part.activation for part in block.children() if isinstance(part, modules._Activation)]
+    of = [part.activation for part in block.children()
+        if isinstance(part, modules._Activation) and part.activation is not None]
     for one, said in ((blocks.PAIR, gates.bound), (blocks.DROPPED, gates.bound_of_dropped)):
         what = what.replace(one, f"{one} ({kept}: {said(kept, of)})")
     return what
@@ -506,9 +507,10 @@ def _measured(model: nn.Module, example: Any, norms: Literal["fp32", "autocast"]
     norms that had one."""
     before = _run(model, example, "forward pass before")
     plain = auto.before_any_choice(by_kind)
-    tried = []
+    tried: list[tuple[Any, dict[nn.Module, auto.Decision], str]] = []
 
-    def patched(decided, pairs):
+    def patched(decided: dict[nn.Module, auto.Decision],
+            pairs: str) -> tuple[Report, dict[str, torch.dtype]]:
         unpatch(model)
         found = _patched(model, norms, {**plain, "gated": pairs}, decided)
         for module, tau in taus.items():
@@ -516,9 +518,10 @@ def _measured(model: nn.Module, example: Any, norms: Literal["fp32", "autocast"]
                 module.tau = tau
         return found
 
-    def settle(pairs):
+    def settle(pairs: str) -> Report:
         """Tries what its neighbours make best for each module, while that saves bytes."""
-        decided, totals = {}, []
+        decided: dict[nn.Module, auto.Decision] = {}
+        totals: list[int] = []
         while True:
             report, _ = patched(decided, pairs)
             what = "after" if pairs == plain["gated"] else f"with pairs in {pairs}"
@@ -536,8 +539,8 @@ def _measured(model: nn.Module, example: Any, norms: Literal["fp32", "autocast"]
     report = settle(plain["gated"])
     for pairs in auto.stores_of_pairs(by_kind, error) if _may_have_pairs(report) else ():
         settle(pairs)
-    after, *chosen = min(tried, key=lambda one: one[0].total)
-    report, dtypes = patched(*chosen)
+    after, decided, pairs = min(tried, key=lambda one: one[0].total)
+    report, dtypes = patched(decided, pairs)
     if after.total > before.total:
         unpatch(model)
         why = f"with ours the model keeps {after.total:,} bytes, with PyTorch's classes {before.total:,}"
@@ -576,7 +579,8 @@ def _expect(model: object, example: object, norms: object) -> None:
             f"mapping of arguments")
 
 
-def _swap(model, known, report, alone, with_dropouts):
+def _swap(model: nn.Module, known: dict[type, type], report: Report, alone: dict[nn.Module, str],
+        with_dropouts: bool) -> dict[str, torch.dtype]:
     """Gives modules and blocks their classes, but those that are left alone, and says so in the report. The
     result has for each swapped module's name the type of its parameters, or of the model's. with_dropouts:
     whether an activation and the dropout behind it are a block."""
@@ -601,7 +605,8 @@ def _swap(model, known, report, alone, with_dropouts):
             report.left_alone.append(LeftAlone(name, kind.__name__, why))
         block = None if ours is not None else block_of(module, becomes_norm, becomes_activation,
             becomes_dropout, with_dropouts)
-        if ours is None and block is None:
+        becomes_kind = ours if block is None else block.ours
+        if becomes_kind is None:
             continue
         module.__dict__["_outgrad_was"] = kind
         module.__class__ = becomes_kind
