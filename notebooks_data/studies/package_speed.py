@@ -8,6 +8,9 @@ by round; its median stands with the interval that holds it with 99% confidence,
 of the machine at both ends is part of the result: beside other work the intervals are wide, and nothing here
 passes or fails.
 
+--own-time takes the time that one thread has been computing, and not that in which it waited for a core that
+other work had: for a machine that has other work.
+
 The C library keeps the memory that arrays had, and gives it to the next ones. By default it asks the system
 for every array of 32 MiB anew, and the system's first touch of its pages can take several times as long as
 the computation (--system measures that).
@@ -232,10 +235,10 @@ KINDS_OF_FEW = KINDS | {
 FEW = 64
 
 
-def seconds(function):
-    start = time.perf_counter()
+def seconds(function, clock):
+    start = clock()
     result = function()  # freed after the clock has stopped
-    taken = time.perf_counter() - start
+    taken = clock() - start
     del result
     return taken
 
@@ -250,7 +253,7 @@ def interval(values):
     return [ordered[n // 2], ordered[k], ordered[n - 1 - k]]
 
 
-def measured(kind, dtype, elements, rounds, repeats=1):
+def measured(kind, dtype, elements, rounds, repeats=1, clock=time.perf_counter):
     """A row for each way of a kind."""
     torch.manual_seed(1)
     columns = min(COLUMNS, elements)
@@ -261,7 +264,7 @@ def measured(kind, dtype, elements, rounds, repeats=1):
     for counted in range(-2, rounds):  # two rounds to warm up
         for what, pair in ways.items():
             for times, function in zip(taken[what], pair, strict=True):
-                spent = min(seconds(function) for _ in range(repeats))
+                spent = min(seconds(function, clock) for _ in range(repeats))
                 if counted >= 0:
                     times.append(spent)
     for what, (ours, theirs) in taken.items():
@@ -280,7 +283,7 @@ def processor():
 
 def show(found):
     print(f"{found['processor']} with {found['vectors']}, {found['threads']} threads on {found['cores']} "
-          f"cores, PyTorch {found['pytorch']}, memory {found['memory']}")
+          f"cores, PyTorch {found['pytorch']}, memory {found['memory']}, time {found.get('time', 'passed')}")
     before, after = found["load"]
     load = "busy" if max(before, after) > 1 else "quiet"
     print(f"load average {before:.1f} before and {after:.1f} after: {load}")
@@ -302,6 +305,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=25, help="(default: 25)")
     parser.add_argument("--repeats", type=int, default=200,
                         help="of a call on 64 elements in a round; the shortest counts (default: 200)")
+    parser.add_argument("--own-time", action="store_true",
+                        help="one thread, and the time that it has been computing")
+    parser.add_argument("--kind", action="append", choices=tuple(KINDS_OF_FEW), default=[],
+                        help="only these, as often as given (default: all)")
     parser.add_argument("--system", action="store_true",
                         help="leave the C library's memory as it is by default")
     options = parser.parse_args()
@@ -314,25 +321,29 @@ def main():
     if not options.system:
         keep_memory()
     threads = torch.get_num_threads()
+    clock = time.thread_time if options.own_time else time.perf_counter
+    if options.own_time:
+        torch.set_num_threads(1)
     found = {
         "schema": SCHEMA,
         "processor": processor(),
         "vectors": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
-        "threads": threads,
+        "threads": torch.get_num_threads(),
         "pytorch": torch.__version__.split("+")[0],
         "memory": "of the system" if options.system else "kept",
         "rounds": options.rounds,
+        "time": "the thread's own" if options.own_time else "passed",
         "load": [os.getloadavg()[0]],
         "rows": [],
     }
     for kinds, elements, repeats in ((KINDS, options.elements, 1), (KINDS_OF_FEW, FEW, options.repeats)):
         if kinds is KINDS_OF_FEW:
             torch.set_num_threads(1)  # as few elements have no work for more
-        for kind in kinds:
+        for kind in (kind for kind in kinds if not options.kind or kind in options.kind):
             for name, dtype in FORMATS.items():
                 found["rows"] += [{"kind": kind, "format": name, "elements": elements, **row}
-                                  for row in measured(kind, dtype, elements, options.rounds, repeats)]
+                                  for row in measured(kind, dtype, elements, options.rounds, repeats, clock)]
     found["load"].append(os.getloadavg()[0])
     torch.set_num_threads(threads)
     if options.write:

@@ -385,7 +385,12 @@ def test_the_study_of_speed_runs_and_shows_what_it_wrote(monkeypatch, capsys, tm
         assert package_speed.main() == 0
         return capsys.readouterr().out
 
-    printed = run("--write", "--system", "--elements", "2048", "--rounds", "1", "--repeats", "1")
+    few = "--write", "--elements", "2048", "--rounds", "1", "--repeats", "1"
+    printed = run(*few, "--own-time", "--kind", "gated silu")
+    assert {row["kind"] for row in json.loads(file.read_text())["rows"]} == {"gated silu"}
+    assert "1 threads" in printed and "time the thread's own" in printed
+
+    printed = run(*few, "--system")
     found = json.loads(file.read_text())
     assert found["schema"] == package_speed.SCHEMA and len(found["load"]) == 2
     ways = {"gelu": 3, "layer_norm": 4}
