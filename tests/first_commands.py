@@ -12,6 +12,7 @@ import datetime
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -57,7 +58,8 @@ def measured(name, python, folder):
 
 def main():
     python, record, *names = sys.argv[1:] if len(sys.argv) > 2 else ("", "", "")
-    if not set(names) <= set(COMMANDS):
+    python = shutil.which(python)
+    if python is None or not set(names) <= set(COMMANDS):
         print(f"usage: first_commands.py PYTHON RECORD [{'|'.join(COMMANDS)}]...", file=sys.stderr)
         return 2
     record = pathlib.Path(record)
@@ -69,7 +71,7 @@ def main():
     status = 0
     with tempfile.TemporaryDirectory(prefix="outgrad-first-") as folder:
         for name in names or COMMANDS:
-            row, said = measured(name, python, pathlib.Path(folder))
+            row, said = measured(name, os.path.abspath(python), pathlib.Path(folder))
             known["commands"][name] = row
             write(record, known)
             print(f"{row['command']}: {row['seconds']} s, {row['MiB']} MiB, exit status {row['status']}",

@@ -21,6 +21,7 @@ JUNIT = """<?xml version="1.0"?>
 WRAPPER = """#!/bin/sh
 mkdir build || exit 4
 head -c 3145728 /dev/zero >build/all
+[ -x "$OUTGRAD_TORCH" ] || exit 5
 [ "$1" != check ] || exit 3
 echo 'Total Test time (real) = 12.50 sec'
 """
@@ -36,12 +37,15 @@ def first_commands(repository, folder):
                   ["-c", "user.name=n", "-c", "user.email=e", "commit", "--quiet", "-m", "m"]):
         subprocess.run(["git", "-C", folder, *words], check=True)
     record = folder / "first_commands.json"
+    (folder / "python").symlink_to(sys.executable)
 
     def run(*words):
-        command = [sys.executable, folder / "tests/first_commands.py", sys.executable, record, *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        command = [sys.executable, folder / "tests/first_commands.py", "./python", record, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
 
     assert run("no").returncode == 2 and not record.exists()
+    absent = [sys.executable, folder / "tests/first_commands.py", "absent/python", record, "run"]
+    assert subprocess.run(absent, stderr=subprocess.PIPE, check=False).returncode == 2 and not record.exists()
     assert run("run", "test").returncode == 0, "each has a clone of its own"
     assert run("check").returncode == 1
     rows = json.loads(record.read_text())["commands"]
