@@ -3,7 +3,7 @@ fetched the repository. Debian's packages and PyTorch are there before, so that 
 
 usage: first_commands.py PYTHON RECORD [NAME...]    NAME: pip, check, run, test; all four where none is named.
 PYTHON has PyTorch and what `pip install .` builds with (tests/kernels/torch/requirements.txt). RECORD, by
-convention notebooks_data/tests/first_commands.json, has the last time of each command (schema
+convention notebooks_data/studies/first_commands.json, has the last time of each command (schema
 outgrad.first_commands/1); a command that failed is recorded as such, and what it said is shown. To be run
 alone on a machine, without a compiler's cache.
 """
@@ -49,8 +49,8 @@ def measured(name, python, folder):
     done = subprocess.run(words, cwd=clone, env={**uncached, "OUTGRAD_TORCH": python}, text=True, check=False,
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     seconds = round(time.monotonic() - begin)
-    row = {"command": command, "date": datetime.date.today().isoformat(), **provenance(), "seconds": seconds,
-           "MiB": round(size_of(clone / leaves), 1), "status": done.returncode}
+    row = {"command": command, "date": datetime.date.today().isoformat(), **provenance(clone),
+           "seconds": seconds, "MiB": round(size_of(clone / leaves), 1), "status": done.returncode}
     if suite := re.search(r"Total Test time \(real\) = *([0-9.]+) sec", done.stdout):  # ctest's
         row["suite_seconds"] = round(float(suite[1]))
     return row, done.stdout

@@ -18,8 +18,8 @@ SCHEMA = "outgrad.tests/1"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-def git(*words):
-    done = subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True, check=False)
+def git(root, *words):
+    done = subprocess.run(["git", "-C", root, *words], capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
@@ -30,10 +30,10 @@ def processor():
     return platform.machine()
 
 
-def provenance():
+def provenance(root=ROOT):
     """Of which commit a result is, with a + where files were changed since, and of which machine."""
-    changed = "+" if git("status", "--porcelain", "--untracked-files=no") else ""
-    return {"commit": git("rev-parse", "--short", "HEAD") + changed, "processor": processor(),
+    changed = "+" if git(root, "status", "--porcelain", "--untracked-files=no") else ""
+    return {"commit": git(root, "rev-parse", "--short", "HEAD") + changed, "processor": processor(),
             "cores": os.cpu_count()}
 
 

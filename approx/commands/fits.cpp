@@ -140,6 +140,11 @@ std::string banner_path_of(const std::filesystem::path& file, const std::filesys
   return (committed ? home / file.filename() : file.filename()).string();
 }
 
+/// What a command wrote, and which one reads it.
+void print_written(const std::string& path, const char* next) {
+  fmt::print("written: {}; next: ./outgrad {} {}\n", path, next, path);
+}
+
 /// The headers of all points of a front: it is emitted whole or not at all.
 void emit_front(const std::string& text, const std::string& path, const std::string& folder,
                 const std::string& banner_path) {
@@ -151,8 +156,11 @@ void emit_front(const std::string& text, const std::string& path, const std::str
     headers.push_back(emit_header(fit_of(spec, path, 0), banner_path));
     points.tick();
   }
-  for (size_t i = 0; i < specs.size(); ++i)
-    kernels::write_file(folder + "/" + specs[i].name + ".h", headers[i]);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const std::string file = folder + "/" + specs[i].name + ".h";
+    kernels::write_file(file, headers[i]);
+    print_written(file, "check");
+  }
 }
 
 }  // namespace
@@ -209,11 +217,14 @@ bool fit_specification(const std::string& spec, const OwnRequest& wanted) {
     print_unproven(result, refuted);
     return false;
   }
-  kernels::write_file(wanted.out.empty() ? "out/fits/" + result.name + ".json" : wanted.out, text);
-  if (wanted.form)
+  const std::string file = wanted.out.empty() ? "out/fits/" + result.name + ".json" : wanted.out;
+  kernels::write_file(file, text);
+  if (wanted.form) {
     print_fit(wanted.form, text);
-  else
+  } else {
     fmt::print("{}\n", std::visit([&](const auto& model) { return summary(result, model); }, result.model));
+    print_written(file, "emit");
+  }
   return true;
 }
 
@@ -294,8 +305,9 @@ void add_emit(CLI::App& app, int&) {
     }
     const Fit subject = fit_from_json(text, input);
     const std::string banner_path = recorded.empty() ? banner_path_of(path, "notebooks_data/fits") : recorded;
-    kernels::write_file(out.empty() ? "out/generated/" + subject.name + ".h" : out,
-                        emit_header(subject, banner_path));
+    const std::string header = out.empty() ? "out/generated/" + subject.name + ".h" : out;
+    kernels::write_file(header, emit_header(subject, banner_path));
+    print_written(header, "check");
   });
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Points of a front are variants that the tuner can choose: emitted, checked, tuned among, and run through the
-# tuned header that comes out.
+# tuned header that comes out. The front of stores has those that bench times.
 # usage: front_test.sh REPOSITORY BUILD
 set -euo pipefail
 root=$1
@@ -58,6 +58,16 @@ for header in tuned_cpu point; do
     -DOUTGRAD_TUNED_HEADER="\"$work/tuned/$header.h\"" use.cpp || fail "$header.h"
 done
 grep -q GeluBf16D38l tuned/point.h || fail "no point in $(cat tuned/point.h)"
+
+# Every store of GELU that has a time, which a busy machine may not give it, is one of the front of stores.
+"$root/outgrad" bench --stores --format bf16 --elements 4096 --rounds 9 --json >stores.json ||
+  fail "bench --stores: status $?"
+"$root/outgrad" front --speed stores.json --json --out stores.front.json >/dev/null ||
+  fail "front --speed: status $?"
+sed -i '/"layer": "layernorm"/,$d' stores.json
+grep -q '"status": "too noisy"' stores.json ||
+  [[ $(grep -c '"store":' stores.json) == $(grep -c '"speed":' stores.front.json) ]] ||
+  fail "front --speed knows $(grep -c '"speed":' stores.front.json) of the stores"
 
 # Refusals leave nothing behind.
 sed 's|outgrad.pareto/2|outgrad.pareto/9|' front.json >newer.json

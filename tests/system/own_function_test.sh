@@ -19,8 +19,13 @@ fail() {
   failures=$((failures + 1))
 }
 
-"$root/outgrad" fit "$spec" --out fit.json >/dev/null || fail "fit: status $?"
-"$root/outgrad" emit fit.json --out own.h >/dev/null || fail "emit: status $?"
+says() {  # says LINE COMMAND...: the command's last line
+  local said
+  said=$("$root/outgrad" "${@:2}") || fail "$2: status $?"
+  [[ ${said##*$'\n'} == "$1" ]] || fail "$2 ends with: ${said##*$'\n'}"
+}
+says "written: fit.json; next: ./outgrad emit fit.json" fit "$spec" --out fit.json
+says "written: own.h; next: ./outgrad check own.h" emit fit.json --out own.h
 # The banner's command, as it stands there, makes the header again, and names no folder of this machine.
 [[ $(sed -n 2p own.h) == "// command: ./outgrad emit fit.json" ]] || fail "the banner: $(sed -n 2p own.h)"
 mkdir mine && cp fit.json mine/

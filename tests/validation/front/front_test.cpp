@@ -258,13 +258,15 @@ constexpr const char* kSpeeds =
    "backward": {"median": 1.6, "low": 1.5, "high": 1.7}}]}]})";
 
 TEST_F(FrontCommand, WritesItsTableWithSpeedsBesideTheStoresThatWereTimed) {
-  kernels::write_file(file("speeds.json"), kSpeeds);
-  EXPECT_EQ(run({"--foreign", foreign_file("regelu2"), "--speed", file("speeds.json"), "--out",
-                 file("front.json")}),
+  std::string speeds = kSpeeds;
+  speeds.replace(speeds.find("gelu"), 4, "silu");
+  kernels::write_file(file("speeds.json"), speeds);
+  EXPECT_EQ(run({"--activation", "silu", "--foreign", foreign_file("resilu2"), "--speed", file("speeds.json"),
+                 "--out", file("front.json")}),
             0);
   const nlohmann::json json = nlohmann::json::parse(kernels::read_file(file("front.json")));
   EXPECT_EQ(json["schema"], kFrontSchema);
-  EXPECT_EQ(json["stores"].back()["name"], "regelu2");
+  EXPECT_EQ(json["stores"].back()["name"], "resilu2");
   EXPECT_EQ(json["stores"].back()["under"].size(), 3);
   int timed = 0;
   for (const auto& store : json["stores"]) {
