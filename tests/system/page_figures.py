@@ -137,6 +137,7 @@ def readme(of):
     yield f"a checkpointed layer of Llama-3-8B keeps {mib['eager, the layer checkpointed']} MiB"
     yield f"(`ban_recompute_materialized_backward=False`) also reaches {again} MiB"
     yield from readme_of_h200(of.json("gpu/nvidia_h200/throughput.json"))
+    yield from readme_of_first_commands(of.json("studies/first_commands.json")["commands"])
     cpu = of.json("studies/package_speed.json")
     assert (cpu["cores"], cpu["processor"]) == (2, "AMD EPYC")
     speeds = [f"{row['times_as_fast'][0]:.1f}" for row in cpu["rows"] if row["what"] == "through autograd"
@@ -145,6 +146,21 @@ def readme(of):
     counted = [digits_up(of.sweep(f"gelu_{name}", name)["T"]["bound"]) for name in ("f32", "bf16")]
     from_x = digits_up(of.sweep("gelu_f32", "f32")["from_x"]["T"]["bound"])
     yield f"derivative: fp32; bf16 | {from_x}, counted | {'; '.join(counted)}, counted |"
+
+
+def readme_of_first_commands(rows):
+    """How long the commands took that README.md begins with."""
+    def took(name):
+        seconds = rows[name]["seconds"]
+        return f"{seconds} seconds" if seconds < 100 else f"{seconds / 60:.0f} minutes"
+
+    for row in rows.values():
+        assert (row["status"], row["processor"], row["cores"]) == (0, "AMD EPYC", 2), row
+    yield f"pip install . # {took('pip')}: compiles the kernels, {rows['pip']['MiB']:.0f} MiB"
+    yield (f"./outgrad check kernels/generated/gelu_bf16.h # {took('check')} the first time, for it builds "
+           f"{rows['check']['MiB']:.0f} MiB")
+    yield f"./outgrad run # {took('run')}: the whole chain on this machine"
+    yield f"./outgrad test # {took('test')}: the test suite"
 
 
 def readme_of_h200(found):
