@@ -58,11 +58,13 @@ def measured(name, python, folder):
 
 def main():
     python, record, *names = sys.argv[1:] if len(sys.argv) > 2 else ("", "", "")
-    python = shutil.which(python)
-    if python is None or not set(names) <= set(COMMANDS):
+    if not record or not set(names) <= set(COMMANDS):
         print(f"usage: first_commands.py PYTHON RECORD [{'|'.join(COMMANDS)}]...", file=sys.stderr)
         return 2
-    record = pathlib.Path(record)
+    if shutil.which(python) is None:
+        print(f"outgrad: {python}: is no program that can be run", file=sys.stderr)
+        return 2
+    python, record = os.path.abspath(shutil.which(python)), pathlib.Path(record)
     try:
         known = read(record, SCHEMA, "commands")
     except (OSError, ValueError) as error:
@@ -71,7 +73,7 @@ def main():
     status = 0
     with tempfile.TemporaryDirectory(prefix="outgrad-first-") as folder:
         for name in names or COMMANDS:
-            row, said = measured(name, os.path.abspath(python), pathlib.Path(folder))
+            row, said = measured(name, python, pathlib.Path(folder))
             known["commands"][name] = row
             write(record, known)
             print(f"{row['command']}: {row['seconds']} s, {row['MiB']} MiB, exit status {row['status']}",

@@ -1,12 +1,12 @@
 // Which exception has which exit status.
 #include "kernels/support/errors.h"
 
-#include "kernels/support/progress.h"
-
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <new>
+
+#include "kernels/support/progress.h"
 
 namespace outgrad::kernels {
 

@@ -45,7 +45,9 @@ def first_commands(repository, folder):
 
     assert run("no").returncode == 2 and not record.exists()
     absent = [sys.executable, folder / "tests/first_commands.py", "absent/python", record, "run"]
-    assert subprocess.run(absent, stderr=subprocess.PIPE, check=False).returncode == 2 and not record.exists()
+    refused = subprocess.run(absent, stderr=subprocess.PIPE, text=True, check=False)
+    assert (refused.returncode, refused.stderr.count("\n"), record.exists()) == (2, 1, False), refused
+    assert "absent/python" in refused.stderr, refused
     assert run("run", "test").returncode == 0, "each has a clone of its own"
     assert run("check").returncode == 1
     rows = json.loads(record.read_text())["commands"]

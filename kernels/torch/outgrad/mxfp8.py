@@ -3,8 +3,9 @@
 Blocks are of neighbours in the order of the elements; the last one may be shorter. Nothing but the decoder
 below reads the codes, so the power is the least by which the block's largest finite magnitude becomes at most
 448. (kernels/stores/mxfp8.h has the specification's, which may be half of that and saturate what lies between
-448 and 512, and loses 2^-3 there.) Infinities count as 448 and NaNs stay NaN; neither has part in the power.
-Each step is an operator, as in fp8.py.
+448 and 512, and loses 2^-3 there.) A block whose largest is below 2^-118 has the least power there is, and
+larger relative errors. Infinities count as 448 and NaNs stay NaN; neither has part in the power. Each step is
+an operator, as in fp8.py.
 """
 
 import torch
