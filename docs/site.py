@@ -1,7 +1,9 @@
-"""Builds the pages as a site: lays out each page and each file that a page links to, writes the page of the
-Python interface, and has MkDocs build all of it. A link that leads nowhere is an error.
+"""Builds the pages as a site: lays out each page and each file that a page links to, writes the page of
+the Python interface, has Doxygen write those of the C and C++ headers, and has MkDocs build all of it. A link
+that leads nowhere is an error.
 
-usage: python docs/site.py [FOLDER]    (default: out/site; after `pip install -r docs/site_requirements.txt`)
+usage: python docs/site.py [FOLDER]    (default: out/site)
+       after `pip install -r docs/site_requirements.txt` and, for doxygen, `apt-get install doxygen`
 
 The site is FOLDER/html. Pages stay where they are: their links hold in the repository and on the site.
 """
@@ -45,6 +47,17 @@ def interface():
     return "# Python interface\n\n" + "\n\n".join(f"::: outgrad.{name}" for name in names) + "\n"
 
 
+def run(command, **environment):
+    """Ends with what the program wrote, unless it succeeds without a warning."""
+    try:
+        done = subprocess.run(command, cwd=ROOT, check=False, env={**os.environ, **environment},
+            stderr=subprocess.PIPE, text=True)
+    except FileNotFoundError:
+        sys.exit(f"site.py: {command[0]} is missing: apt-get install {command[0]}")
+    if done.returncode != 0:
+        sys.exit(done.stderr)
+
+
 def main():
     folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "out/site").resolve()
     pages = folder / "pages"
@@ -58,14 +71,11 @@ def main():
         else:
             shutil.copyfile(path, place)
     (pages / "api.md").write_text(interface())
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", ROOT / "mkdocs.yml"]
+    (pages / "headers").mkdir()
+    run(["doxygen", "docs/Doxyfile"], OUTGRAD_HEADER_PAGES=str(pages / "headers"))
     # Not --quiet, which hides warnings from --strict, too.
-    done = subprocess.run(command, cwd=ROOT, check=False,
-        env={**os.environ, "OUTGRAD_SITE_PAGES": str(pages), "OUTGRAD_SITE": str(folder / "html")},
-        stderr=subprocess.PIPE, text=True)
-    if done.returncode != 0:
-        print(done.stderr, file=sys.stderr)
-        sys.exit(1)
+    run([sys.executable, "-m", "mkdocs", "build", "--strict", "-f", "mkdocs.yml"],
+        OUTGRAD_SITE_PAGES=str(pages), OUTGRAD_SITE=str(folder / "html"))
     print(folder / "html/index.html")
 
 

@@ -193,11 +193,11 @@ typedef struct outgrad_call {
  * that needs to be kept. Codes are packed without gaps: element i has the bits `bits` i to bits (i + 1) - 1
  * of codes, where bit b is bit b % 8 of byte b / 8; the bits beyond the last code are 0. codes may have any
  * alignment. Two kinds:
- *   seed null: `bits` is 1 to 8. The range of f' is cut into 2^bits cells of equal width, and a code stands
- *     for the middle of its cell.
- *   seed given: `bits` is 2 or 3. Each element is rounded up or down by a dither that follows from *seed and
- *     its index, so that the gradient has no bias; the backward needs the same seed. Each tensor needs a seed
- *     of its own in each training step.
+ *  - seed null: `bits` is 1 to 8. The range of f' is cut into 2^bits cells of equal width, and a code stands
+ *    for the middle of its cell.
+ *  - seed given: `bits` is 2 or 3. Each element is rounded up or down by a dither that follows from *seed and
+ *    its index, so that the gradient has no bias; the backward needs the same seed. Each tensor needs a seed
+ *    of its own in each training step.
  * How far the gradient that a code stands for can be from f'(x), for every finite x, is proven: kT1 to kT8,
  * kDithered2, kDithered3 and kBias in the header named by outgrad_code_name (GELU: 0.0394 with 4 bits, 0.0197
  * with 5, 0.0025 with 8). x = +-inf gives a code of the limit of f'. A code cannot say that x was a NaN: it
@@ -223,10 +223,11 @@ typedef struct outgrad_call {
  *
  * OUTGRAD_STORE_MXFP4, _NVFP4: the same for a next product that reads e2m1 (0, 1/2, 1, 3/2, 2, 3, 4, 6 and a
  * sign) in blocks that share a scale:
- *   MXFP4  blocks of 32, the scale an E8M0, as OCP's Microscaling Formats 1.0 convert to them; *scale is 1
- *   NVFP4  blocks of 16, the block's scale an e4m3: its largest |y| times *scale, over 6, rounded to nearest.
- *          *scale is the tensor's, 6 448 / (its largest |y|), from 2^-117 up to 2^118. A code stands for code
- *          (block's scale) / *scale
+ * - MXFP4: blocks of 32, the scale an E8M0, as OCP's Microscaling Formats 1.0 convert to them; *scale is 1.
+ * - NVFP4: blocks of 16, the block's scale an e4m3: its largest |y| times *scale, over 6, rounded to nearest.
+ *   *scale is the tensor's, 6 448 / (its largest |y|), from 2^-117 up to 2^118. A code stands for code
+ *   (block's scale) / *scale.
+ *
  * codes [(n + 1) / 2] hold two codes a byte, the earlier in its lower half; scales has one byte a block, the
  * last of which may be a part of one. e2m1 has no NaN: a NaN makes its block's scale NaN, and with it the
  * gradients of the block. */
@@ -237,22 +238,20 @@ OUTGRAD_API outgrad_status outgrad_activation_forward(const outgrad_call* call);
  * not read and may be null), y of OUTGRAD_STORE_PARITY, codes, scales, parts, mask, scale, bits and *seed as
  * the forward had them. Where y is not read, the format of dy and dx may be another than the forward's. How
  * far dx can be from the exact product, apart from its rounding, is proven:
- *   OUTGRAD_STORE_Y       the bounds of the header named by outgrad_fit_name
- *   OUTGRAD_STORE_PARITY  those of <activation>_<format>_parity.h. A y that was not made by the forward gives
- *                         finite gradients, of the branch that its lowest bit happens to say
- *   OUTGRAD_STORE_MXFP8   |dx / dy - GELU'(x)| is at most kT of gelu_mxfp8.h, 0.03998, in every block whose
- *                         amax is below 2^12. From there on the numbers of e4m3 about GELU's minimum are
- *                         subnormal, and the error is larger: 0.117 is found for an x of bf16 in blocks whose
- *                         amax is just beyond 2^12, and 0.5 beyond 2^16
- *   the others            outgrad_store_error. In <activation>_fp8.h are bounds over all scales from 448/2^12
- *                         to 448 for e4m3 and from 57344/2^26 to 57344 for e5m2: scales by which the largest
- *                         |y| is from 1 to 2^12 (2^26) if it becomes the largest number. For int8, whose
- *                         numbers do not lie closer where they are small, they are over the scales from 127/8
- *                         to 127, largest |y| from 1 to 8. For GELU they are, with 1 and 2 bits, 0.0612 and
- *                         0.0307 in e4m3, 0.0791 and 0.0396 in e5m2, and 0.1011 and 0.0476 in int8. In 4 bits
- *                         the sign of y alone halves the derivatives that a code may stand for, so in no
- *                         block is GELU's further than 0.1574 with 1 bit and 0.0788 with 2, and in blocks
- *                         with large |y| a code beside +-0 says no more than this sign
+ * - OUTGRAD_STORE_Y: the bounds of the header named by outgrad_fit_name.
+ * - OUTGRAD_STORE_PARITY: those of <activation>_<format>_parity.h. A y that was not made by the forward gives
+ *   finite gradients, of the branch that its lowest bit happens to say.
+ * - OUTGRAD_STORE_MXFP8: |dx / dy - GELU'(x)| is at most kT of gelu_mxfp8.h, 0.03998, in every block whose
+ *   amax is below 2^12. From there on the numbers of e4m3 about GELU's minimum are subnormal, and the error
+ *   is larger: 0.117 is found for an x of bf16 in blocks whose amax is just beyond 2^12, and 0.5 beyond 2^16.
+ * - the others: outgrad_store_error. In <activation>_fp8.h are bounds over all scales from 448/2^12 to 448
+ *   for e4m3 and from 57344/2^26 to 57344 for e5m2: scales by which the largest |y| is from 1 to 2^12 (2^26)
+ *   if it becomes the largest number. For int8, whose numbers do not lie closer where they are small, they
+ *   are over the scales from 127/8 to 127, largest |y| from 1 to 8. For GELU they are, with 1 and 2 bits,
+ *   0.0612 and 0.0307 in e4m3, 0.0791 and 0.0396 in e5m2, and 0.1011 and 0.0476 in int8. In 4 bits the sign
+ *   of y alone halves the derivatives that a code may stand for, so in no block is GELU's further than 0.1574
+ *   with 1 bit and 0.0788 with 2, and in blocks with large |y| a code beside +-0 says no more than this sign.
+ *
  * These headers are in kernels/generated/. */
 OUTGRAD_API outgrad_status outgrad_activation_backward(const outgrad_call* call);
 
@@ -365,14 +364,15 @@ OUTGRAD_API outgrad_status outgrad_softmax_backward(const outgrad_call* call);
  * product reads them, and scales, and y may be null if these are all that is wanted. All arithmetic is fp32;
  * y is rounded to its code once, before it is narrowed to the format. kernels/norm_store.h has every
  * rounding.
- *   OUTGRAD_STORE_E4M3   one scale s for the tensor (a float): code = y / s rounded to e4m3 (OFP8) and
- *                        saturated, read as code s. *scale gives it, such as one that follows from earlier
- *                        steps; it is positive, finite and not subnormal, else OUTGRAD_ERROR_VALUE. With
- *                        scale null it is that by which the largest |y| becomes 448
- *   OUTGRAD_STORE_MXFP8  blocks of 32 along a row share a power of two (OCP Microscaling Formats 1.0; a byte
- *                        of type E8M0)
- *   OUTGRAD_STORE_INT8   groups of 64 along a row have two floats, their least y and a step: y = least + code
- *                        step, code 0 to 255
+ * - OUTGRAD_STORE_E4M3: one scale s for the tensor (a float): code = y / s rounded to e4m3 (OFP8) and
+ *   saturated, read as code s. *scale gives it, such as one that follows from earlier steps; it is positive,
+ *   finite and not subnormal, else OUTGRAD_ERROR_VALUE. With scale null it is that by which the largest |y|
+ *   becomes 448.
+ * - OUTGRAD_STORE_MXFP8: blocks of 32 along a row share a power of two (OCP Microscaling Formats 1.0; a byte
+ *   of type E8M0).
+ * - OUTGRAD_STORE_INT8: groups of 64 along a row have two floats, their least y and a step: y = least + code
+ *   step, code 0 to 255.
+ *
  * Blocks and groups divide n, else OUTGRAD_ERROR_SIZE. A NaN stays NaN; in int8 its whole group is NaN, as is
  * that of an infinity. scales are aligned to 4, those of MXFP8 to 1. How far dx, dgamma and dbeta can then be
  * from the exact gradients is certified channel by channel for given gamma and beta by

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The site of the pages: MkDocs builds it without a warning, the public names of the Python package are on its
-# page with their docstrings, and a link that leads nowhere stops it. Exit status 77 where pip cannot fetch
-# MkDocs.
+# The site of the pages: MkDocs and Doxygen build it without a warning, the public names of the Python package
+# and of the headers are on its pages with what their comments say, and a link that leads nowhere stops it.
+# Exit status 77 where pip cannot fetch MkDocs.
 # usage: site_test.sh REPOSITORY BUILD
 set -euo pipefail
 work=$(mktemp -d)
@@ -30,6 +30,16 @@ for name in patch gelu layer_norm CodedActivation; do
   grep -q "id=\"outgrad.*$name\"" "$api" || { echo "FAILED: the page of the interface has no $name"; exit 1; }
 done
 grep -q "Shapes: x" "$api" || { echo "FAILED: the page of the interface has no docstrings"; exit 1; }
+headers=$work/site/html/headers
+for page in "outgrad_8h What is kept for the backward pass in place of x" \
+  "structoutgrad__call The arguments of a function" "api_8h The plain entry points on the CPU" \
+  "api_8h outgrad::kernels::gelu_backward" "files norm_kernels.cuh"; do
+  grep -q "${page#* }" "$headers/${page%% *}.html" ||
+    { echo "FAILED: no \"${page#* }\" in ${page%% *}"; exit 1; }
+done
+for name in $(sed -nE 's/^OUTGRAD_API .*(outgrad_[a-z0-9_]+)\(.*/\1/p' "$1/kernels/c/outgrad.h"); do
+  grep -q "$name" "$headers/outgrad_8h.html" || { echo "FAILED: the headers' pages have no $name"; exit 1; }
+done
 
 echo '[nowhere](nowhere.md)' >>"$work/copy/docs/build.md"
 if "$python" "$work/copy/docs/site.py" "$work/site" >"$work/log" 2>&1; then
