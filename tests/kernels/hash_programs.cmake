@@ -2,8 +2,9 @@
 # outputs must agree.
 #
 # They take minutes to compile, so they wait for the tests labelled `exhaustive`, for which
-# kernels.hash_programs builds them. What every run of the suite compares is the library as package_test
-# builds it: not optimised, for a processor that it does not know.
+# kernels.hash_programs builds them. Every run of the suite compares the library's own variants
+# (CInterface.EveryInstructionSetGivesTheSameBits), and each night the library as subproject_test builds it:
+# not optimised, for a processor that it does not know.
 add_custom_target(outgrad-hash-programs)
 add_test(NAME kernels.hash_programs
   COMMAND "${CMAKE_COMMAND}" --build "${PROJECT_BINARY_DIR}" --target outgrad-hash-programs)

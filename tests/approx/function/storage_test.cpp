@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <map>
 #include <random>
 #include <string>
@@ -24,9 +25,9 @@ const Composite& composite_of(const std::string& name) {
 }
 
 /// A real x, its correctly rounded output, and its gradient must be where the intervals say.
-TEST(Storage, EveryArgumentFallsIntoTheIntervalOfItsOutput) {
+void every_argument_falls_into_the_interval_of_its_output(std::initializer_list<const char*> activations) {
   std::mt19937 random(23);
-  for (const char* name : {"gelu", "silu", "gelu_tanh", "mish", "tanh", "sigmoid", "softplus", "elu"}) {
+  for (const char* name : activations) {
     const Composite& c = composite_of(name);
     std::map<std::pair<std::uint32_t, bool>, StorageInterval> found;
     for (const StorageInterval& i : storage_intervals(c, Format::bf16)) {
@@ -49,6 +50,13 @@ TEST(Storage, EveryArgumentFallsIntoTheIntervalOfItsOutput) {
       EXPECT_LE(g, at->second.hi + 1e-15) << name << " x " << x;
     }
   }
+}
+
+TEST(Storage, EveryArgumentFallsIntoTheIntervalOfItsOutput) {
+  every_argument_falls_into_the_interval_of_its_output({"gelu", "mish", "tanh"});
+}
+TEST(Storage, NightlyOfOthersEveryArgumentFallsIntoTheIntervalOfItsOutput) {
+  every_argument_falls_into_the_interval_of_its_output({"silu", "gelu_tanh", "sigmoid", "softplus", "elu"});
 }
 
 /// What a parity format stores, by its definition in exact steps of double: y < 0 between the codes k and k +

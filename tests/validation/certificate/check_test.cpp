@@ -350,7 +350,7 @@ TEST(Check, NightlyHonestSamplesHold) {
 }
 
 // Every kind of header has A, K and B below what is seen, or a sign, a row or a constant changed.
-TEST(Check, DamagedSamplesFail) {
+TEST(Check, NightlyDamagedSamplesFail) {
   for (const BackwardHeader& h : varied_samples()) {
     double observed = 0;
     for (const Cell& cell : backward_cells(h))

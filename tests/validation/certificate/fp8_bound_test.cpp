@@ -80,7 +80,7 @@ TEST(Fp8Bound, DamagedHeadersAreRefused) {
 }
 
 // By the prover of the claims of one format, since what is before them in the header takes a minute to prove.
-TEST(Fp8Bound, DamagedTotalsAreRefused) {
+TEST(Fp8Bound, NightlyDamagedTotalsAreRefused) {
   const Fp8Header good = committed_fp8("gelu");
   const auto expect = [&](const std::string& format, std::vector<bool> holds, const auto& damage) {
     Fp8Header h = good;

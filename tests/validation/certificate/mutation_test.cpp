@@ -40,7 +40,7 @@ std::vector<BackwardHeader> subjects() {
 // Every coefficient of every row, one ulp up and one down. A row far below the header's bound survives an ulp
 // rightly, so each row is held both to the header's claim and to its own: just above its largest error, where
 // an ulp does break it.
-TEST(Mutation, EveryCoefficientByOneUlp) {
+TEST(Mutation, NightlyEveryCoefficientByOneUlp) {
   for (const BackwardHeader& h : subjects()) {
     int broken = 0, caught = 0;
     for (const Cell& cell : backward_cells(h)) {
