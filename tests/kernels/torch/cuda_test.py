@@ -153,8 +153,8 @@ def test_norms_with_parameters_in_16_bits(device, parameters, rows, columns):
 
 @pytest.mark.parametrize("parameters", [torch.bfloat16, *at_night(FORMATS[:2])])
 def test_a_drift_is_seen_and_a_lost_channel_is_nan(device, parameters):
-    """The kernels' tests of gamma and beta, in each type of parameters: near is said, lost makes dx and its own
-    dgamma NaN."""
+    """The kernels' tests of gamma and beta, in each type of parameters: near is said, lost makes dx and its
+    own dgamma NaN."""
     rows, columns = 16, 1024
     x, dy = values(torch.float32, rows, columns, seed=1), values(torch.float32, rows, columns, seed=2)
     tau = functional.largest_storage_error(torch.float32)

@@ -73,6 +73,14 @@ def test_what_a_layer_keeps(name, tmp_path):
     assert before > 0 and most - 0.02 <= after / before <= most
 
 
+@pytest.mark.parametrize("kind, store, most",
+    [("fp32", "y+bit", 0.59), ("bf16", "y+bit", 0.60), ("bf16", "parity", 0.58)])
+def test_what_convnext_keeps(kind, store, most):
+    """In bf16 the bits beside y of GELU are 2% of all; parity carries it in y."""
+    said = report.of("convnext", kind=kind, store=store)
+    assert most - 0.02 <= said.total_after / said.total_before <= most
+
+
 def test_bytes_of_a_layer_of_bert_large_are_those_of_the_ledger():
     """The whole way through Hugging Face's model, fused attention included: a layer more keeps what the
     ledger says."""
