@@ -266,8 +266,8 @@ void add_certify(CLI::App& app, int& status) {
       "--out", arguments->out,
       "folder for the scripts, NAME.row_K.sollya and NAME.row_K.gappa (default: out/witness)");
   command->add_flag("--coq", arguments->in_coq,
-                    "a fit of GELU or SiLU: theorems for Coq, NAME_row_K.v for A, and, with --run, "
-                    "NAME_row_K_B.v for B from Gappa's proofs");
+                    "a fit of GELU, its tanh form or SiLU: theorems for Coq, NAME_row_K.v for A, and, "
+                    "with --run, NAME_row_K_B.v for B from Gappa's proofs");
   command->add_option("--rows", arguments->rows, "only these rows, as 0,3,12 (default: all)")->delimiter(',');
   command->add_option("--bound", arguments->bound, "only A, only B, or only T (default: all)")
       ->check(CLI::IsMember({"A", "B", "T"}));

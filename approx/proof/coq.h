@@ -1,5 +1,5 @@
-/// Bounds A and B of the rows of GELU or SiLU as theorems for Coq, over the hand-written library in
-/// approx/proof/coq.
+/// Bounds A and B of the rows of GELU, its tanh form or SiLU as theorems for Coq, over the hand-written
+/// library in approx/proof/coq.
 ///
 /// The theorem of A reads like README.md's definition: for every real x of the row, |p(coordinate(x)) -
 /// f'(x)| <= A, with the exact y* and with exact numbers n / 2^k. Its proof goes over cells of x. On a cell,

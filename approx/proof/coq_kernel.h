@@ -1,5 +1,5 @@
-/// The deployed 16-bit kernels of GELU and SiLU, and what is true of them at every number of the format, as
-/// files for Coq over the hand-written library in approx/proof/coq.
+/// The deployed 16-bit kernels of GELU, its tanh form and SiLU, and what is true of them at every number of
+/// the format, as files for Coq over the hand-written library in approx/proof/coq.
 ///
 /// Constants and rows become records of Kernel.v and Forward.v, which compute with them as kernels/eval.h
 /// does. The theorems say, for every finite x of the format: for every fp32 y that stands for f(x) rounded to

@@ -50,6 +50,15 @@ inline std::string held_coordinate_of(const Piece& piece, float y_max) {
   return in_s(piece) ? "root_of (" + held + ")" : held;
 }
 
+/// What the logistic function is of in GELU's tanh form, with its derivatives.
+struct Argument {
+  Real value, slope, curve;
+};
+inline Argument tanh_gelu_argument(const Real& x) {
+  const Real scale = 2 * sqrt(1 / (2 * atan(Real(1)))), cubic = Real(44715) / 1000000;
+  return {scale * (x + cubic * x * x * x), scale * (1 + 3 * cubic * x * x), scale * 6 * cubic * x};
+}
+
 /// An activation f x = x Phi x that the library has: MODULE.v and MODULESeries.v are of it alone.
 struct KnownActivation {
   const char* module;
@@ -65,6 +74,16 @@ inline const KnownActivation kKnownActivations[] = {
     {"Silu", "x*sigmoid(x)", 2.5, [](const Real& x) { return sigmoid(x); },
      [](const Real& x) { return Real(sigmoid(x) * sigmoid(Real(-x))); },
      [](const Real& x) { return Real(2 + x * (1 - 2 * sigmoid(x))); }},
+    {"TanhGelu", "x*sigmoid(2*sqrt(2/pi)*(x+0.044715*x^3))", 2,
+     [](const Real& x) { return sigmoid(tanh_gelu_argument(x).value); },
+     [](const Real& x) {
+       const Argument w = tanh_gelu_argument(x);
+       return Real(w.slope * sigmoid(w.value) * sigmoid(Real(-w.value)));
+     },
+     [](const Real& x) {
+       const Argument w = tanh_gelu_argument(x);
+       return Real(2 + x * (w.curve / w.slope + w.slope * (1 - 2 * sigmoid(w.value))));
+     }},
 };
 /// Null for another function.
 inline const KnownActivation* known_activation(std::string_view function) {

@@ -1,10 +1,10 @@
 (* SiLU: f x = x Phi x with the logistic function Phi, by the names of Gelu.v; and where f' and f'' change
-   sign, which is elementary here. *)
+   sign. *)
 
 From Coq Require Import Reals Lra Psatz.
 From Coquelicot Require Import Coquelicot.
 From Interval Require Import Tactic.
-From Outgrad Require Import Calculus.
+From Outgrad Require Import Calculus Logistic.
 Open Scope R_scope.
 
 Definition Phi (x : R) := / (1 + exp (- x)).
@@ -14,22 +14,19 @@ Definition f' (x : R) := Phi x + x * phi x.
 Definition f'' (x : R) := phi x * (2 + x * (1 - 2 * Phi x)).
 
 Lemma Phi_within x : 0 < Phi x < 1.
-Proof.
-  pose proof (exp_pos (- x)). unfold Phi. split. apply Rinv_0_lt_compat; lra.
-  rewrite <- Rinv_1. apply Rinv_lt_contravar; lra.
-Qed.
+Proof. exact (sigma_within x). Qed.
 
 Theorem Phi_opp x : Phi (- x) = 1 - Phi x.
-Proof. pose proof (exp_pos x). unfold Phi. rewrite Ropp_involutive, exp_Ropp. field. lra. Qed.
+Proof. exact (sigma_opp x). Qed.
 
 Lemma phi_opp x : phi (- x) = phi x.
 Proof. unfold phi. rewrite Phi_opp. ring. Qed.
 
 Lemma phi_pos x : 0 < phi x.
-Proof. pose proof (Phi_within x). unfold phi. nra. Qed.
+Proof. exact (sigma'_pos x). Qed.
 
 Lemma derive_Phi x : is_derive Phi x (phi x).
-Proof. pose proof (exp_pos (- x)). unfold phi, Phi. auto_derive. lra. field. lra. Qed.
+Proof. exact (derive_sigma x). Qed.
 
 Lemma derive_phi x : is_derive phi x (phi x * (1 - 2 * Phi x)).
 Proof.
@@ -65,34 +62,23 @@ Proof. unfold f', phi, Phi, x_low. interval with (i_prec 90). Qed.
 Lemma f'_x_high : 0 < f' x_high.
 Proof. unfold f', phi, Phi, x_high. interval with (i_prec 90). Qed.
 
-(* The sign of f' is that of 1 + x + exp x, which increases. *)
-Lemma f'_by_sign x : f' x = phi x * (1 + x + exp x).
-Proof.
-  pose proof (exp_pos (- x)). unfold f', phi, Phi. replace (exp x) with (/ exp (- x)).
-  field. lra. rewrite exp_Ropp. apply Rinv_inv.
-Qed.
-
-Lemma zero_of_f' z : f' z = 0 -> 1 + z + exp z = 0.
-Proof. rewrite f'_by_sign. pose proof (phi_pos z). nra. Qed.
+Lemma f'_slope x : f' x = slope (fun t => t) (fun _ => 1) x.
+Proof. unfold slope, density. change (sigma x) with (Phi x). unfold f', phi. ring. Qed.
 
 Lemma f_at_zero z : x_low <= z <= x_high -> f' z = 0 -> y_low <= f z <= y_high.
 Proof.
-  intros X Z. apply zero_of_f' in Z. replace (f z) with (1 + z).
-  - unfold x_low, x_high, y_low, y_high in *. lra.
-  - unfold f, Phi. rewrite exp_Ropp. replace (exp z) with (- (1 + z)) by lra. pose proof (exp_pos z). field.
-    lra.
+  intros X. rewrite f'_slope. intros Z. apply value_at_zero in Z; [|intros; lra].
+  change (f z = z + / 1) in Z. unfold x_low, x_high, y_low, y_high in *. lra.
 Qed.
 
 Lemma f'_left_of z x : x_low <= z <= x_high -> f' z = 0 -> x < z -> f' x < 0.
 Proof.
-  intros _ Z H. apply zero_of_f' in Z. rewrite f'_by_sign. pose proof (phi_pos x).
-  pose proof (exp_increasing x z H). nra.
+  rewrite !f'_slope. intros _. apply slope_left_of; [|intros; lra..]. intros t. auto_derive; trivial.
 Qed.
 
 Lemma f'_right_of z x : x_low <= z <= x_high -> f' z = 0 -> z < x -> 0 < f' x.
 Proof.
-  intros _ Z H. apply zero_of_f' in Z. rewrite f'_by_sign. pose proof (phi_pos x).
-  pose proof (exp_increasing z x H). nra.
+  rewrite !f'_slope. intros _. apply slope_right_of; [|intros; lra..]. intros t. auto_derive; trivial.
 Qed.
 
 (* Where the tails begin. A notation, so that lra sees the number. *)
@@ -101,8 +87,8 @@ Notation tail := (5 / 2).
 Lemma f''_negative_far t : t <= - tail -> f'' t < 0.
 Proof.
   intros H. pose proof (phi_pos t). unfold f''. enough (2 + t * (1 - 2 * Phi t) < 0) by nra.
-  assert (12 <= exp (- t)).
+  assert (E : 12 <= exp (- t)).
   { apply Rle_trans with (exp (5 / 2)). interval. destruct (Req_dec (- t) (5 / 2)) as [->|N]. lra.
     left. apply exp_increasing. lra. }
-  assert (Phi t <= / 13) by (unfold Phi; apply Rinv_le_contravar; lra). nra.
+  pose proof (sigma_below t 12 ltac:(lra) E). change (sigma t) with (Phi t) in *. nra.
 Qed.

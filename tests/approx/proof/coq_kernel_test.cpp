@@ -1,5 +1,5 @@
-// Coq has the deployed kernels of GELU and SiLU, and accepts what is claimed of them over one binade of bf16
-// but nothing that is a little wrong; exhaustively, over every number of bf16 and of f16.
+// Coq has the deployed kernels of GELU, its tanh form and SiLU, and accepts what is claimed of them over one
+// binade of bf16 but nothing that is a little wrong; exhaustively, over every number of bf16 and of f16.
 #include "approx/proof/coq_kernel.h"
 
 #include "approx/function/format.h"
@@ -11,6 +11,10 @@
 #include "kernels/generated/gelu_f16.h"
 #include "kernels/generated/gelu_forward_bf16.h"
 #include "kernels/generated/gelu_forward_f16.h"
+#include "kernels/generated/gelu_tanh_bf16.h"
+#include "kernels/generated/gelu_tanh_f16.h"
+#include "kernels/generated/gelu_tanh_forward_bf16.h"
+#include "kernels/generated/gelu_tanh_forward_f16.h"
 #include "kernels/generated/silu_bf16.h"
 #include "kernels/generated/silu_f16.h"
 #include "kernels/generated/silu_forward_bf16.h"
@@ -147,6 +151,9 @@ struct Compiled {
 namespace generated = kernels::generated;
 const Compiled<kernels::BF16, generated::GeluBf16, generated::GeluForwardBf16> kGeluBf16{Format::bf16};
 const Compiled<kernels::F16, generated::GeluF16, generated::GeluForwardF16> kGeluF16{Format::f16};
+const Compiled<kernels::BF16, generated::GeluTanhBf16, generated::GeluTanhForwardBf16> kGeluTanhBf16{
+    Format::bf16};
+const Compiled<kernels::F16, generated::GeluTanhF16, generated::GeluTanhForwardF16> kGeluTanhF16{Format::f16};
 const Compiled<kernels::BF16, generated::SiluBf16, generated::SiluForwardBf16> kSiluBf16{Format::bf16};
 const Compiled<kernels::F16, generated::SiluF16, generated::SiluForwardF16> kSiluF16{Format::f16};
 
@@ -171,14 +178,25 @@ struct Binade {
   int first, last;
   double x_star;
   long double (*cdf)(long double);
+  long double (*density)(long double x, long double cdf);
   std::uint64_t (*results)(int step, int count), (*outputs)(int step, int count);
 };
+const long double kLongPi = std::acos(-1.0L), kTanhScale = 2 * std::sqrt(2 / kLongPi);
 const Binade kBinades[] = {
     {"gelu", "Gelu", 126 << 7, 127 << 7, -0.7517,
      [](long double x) { return std::erfc(-x * std::sqrt(0.5L)) / 2; },
+     [](long double x, long double) { return std::exp(-x * x / 2) / std::sqrt(2 * kLongPi); },
      [](int step, int count) { return kGeluBf16.hash_of_results(step, count); },
      [](int step, int count) { return kGeluBf16.hash_of_outputs(step, count); }},
+    {"gelu_tanh", "TanhGelu", 126 << 7, 127 << 7, -0.7525,
+     [](long double x) { return 1 / (1 + std::exp(-kTanhScale * (x + 0.044715L * x * x * x))); },
+     [](long double x, long double cdf) {
+       return kTanhScale * (1 + 3 * 0.044715L * x * x) * cdf * (1 - cdf);
+     },
+     [](int step, int count) { return kGeluTanhBf16.hash_of_results(step, count); },
+     [](int step, int count) { return kGeluTanhBf16.hash_of_outputs(step, count); }},
     {"silu", "Silu", 127 << 7, 128 << 7, -1.2784, [](long double x) { return 1 / (1 + std::exp(-x)); },
+     [](long double, long double cdf) { return cdf * (1 - cdf); },
      [](int step, int count) { return kSiluBf16.hash_of_results(step, count); },
      [](int step, int count) { return kSiluBf16.hash_of_outputs(step, count); }},
 };
@@ -206,9 +224,7 @@ long double worst_error(const BackwardModel& model, const Binade& of) {
     for (const int sign : {0, 1}) {
       const auto x =
           static_cast<long double>(decode(Format::bf16, static_cast<std::uint32_t>(n | (sign << 15))));
-      const long double Phi = of.cdf(x), phi = of.activation == "silu"
-                                                   ? Phi * (1 - Phi)
-                                                   : std::exp(-x * x / 2) / std::sqrt(2 * std::acos(-1.0L));
+      const long double Phi = of.cdf(x), phi = of.density(x, Phi);
       // To the nearest number of bf16: f(x) is no tie.
       const long double ulp = std::ldexp(1.0L, std::ilogb(x * Phi) - 7),
                         y = std::nearbyint(x * Phi / ulp) * ulp;
@@ -224,7 +240,7 @@ long double worst_error(const BackwardModel& model, const Binade& of) {
 class CoqBinade : public CoqKernel, public testing::WithParamInterface<Binade> {};
 
 TEST_P(CoqBinade, NightlyIsAcceptedAndNothingALittleWrong) {
-  const auto& [activation, module, kFirst, kLast, x_star, cdf, results_of, outputs_of] = GetParam();
+  const auto& [activation, module, kFirst, kLast, x_star, cdf, density, results_of, outputs_of] = GetParam();
   for (const Checked& file : compile_library(kCoqSources, folder_.string(), kLongest, module, true))
     ASSERT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
   Fit fit = committed(activation + "_bf16");
@@ -279,12 +295,14 @@ INSTANTIATE_TEST_SUITE_P(Of, CoqBinade, testing::ValuesIn(kBinades),
                          [](const auto& of) { return of.param.activation; });
 
 TEST(CoqKernelScripts, AreForTheKernelsThatTheLibraryHas) {
-  for (const char* const name : {"gelu_f32", "gelu_tanh_bf16", "gelu_bf16_oracle", "gelu_forward"}) {
+  for (const char* const name : {"gelu_f32", "mish_bf16", "gelu_bf16_oracle", "gelu_forward"}) {
     EXPECT_THROW((void)kernel_script(committed(name), name), kernels::SpecError) << name;
   }
   // Every absolute value is in one of the files.
-  for (const std::string name : {"gelu_bf16", "gelu_f16", "silu_bf16", "silu_f16"}) {
-    const Fit fit = committed(name), forward = committed(name.substr(0, 4) + "_forward" + name.substr(4));
+  for (const std::string name :
+       {"gelu_bf16", "gelu_f16", "gelu_tanh_bf16", "gelu_tanh_f16", "silu_bf16", "silu_f16"}) {
+    const Fit fit = committed(name),
+              forward = committed(std::string(name).insert(name.rfind('_'), "_forward"));
     int next = 0;
     for (const WitnessScript& script : exhaustion_scripts(forward, fit, "").at(1)) {
       const std::string& text = script.text;
@@ -324,6 +342,8 @@ class CoqKernelExhaustive : public CoqKernel {
 
 TEST_F(CoqKernelExhaustive, GeluBf16) { prove("gelu", "bf16", kGeluBf16); }
 TEST_F(CoqKernelExhaustive, GeluF16) { prove("gelu", "f16", kGeluF16); }
+TEST_F(CoqKernelExhaustive, GeluTanhBf16) { prove("gelu_tanh", "bf16", kGeluTanhBf16); }
+TEST_F(CoqKernelExhaustive, GeluTanhF16) { prove("gelu_tanh", "f16", kGeluTanhF16); }
 TEST_F(CoqKernelExhaustive, SiluBf16) { prove("silu", "bf16", kSiluBf16); }
 TEST_F(CoqKernelExhaustive, SiluF16) { prove("silu", "f16", kSiluF16); }
 

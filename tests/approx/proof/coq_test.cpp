@@ -44,8 +44,8 @@ std::string found(const std::string& text, const std::string& pattern) {
 }
 
 TEST(CoqScripts, StateTheBoundsCoefficientsAndRangesOfTheFit) {
-  for (const char* name :
-       {"gelu_bf16", "gelu_f16", "gelu_f32", "gelu_bf16_fast", "gelu_f16_stored", "silu_bf16", "silu_f32"}) {
+  for (const char* name : {"gelu_bf16", "gelu_f16", "gelu_f32", "gelu_bf16_fast", "gelu_f16_stored",
+                           "silu_bf16", "silu_f32", "gelu_tanh_bf16"}) {
     const Fit fit = committed(name);
     for (const Piece& piece : fit.as<BackwardModel>()->pieces) {
       const std::string text = script(fit, piece, name).text;
@@ -79,7 +79,7 @@ TEST(CoqScripts, AreForAbsoluteErrorsOfActivationsThatTheLibraryHas) {
     }
     return std::string("accepted");
   };
-  for (const char* name : {"gelu_tanh_f16", "mish_bf16"})
+  for (const char* name : {"quick_gelu_f16", "mish_bf16"})
     EXPECT_NE(refused(name).find("Coq's library (approx/proof/coq) has no file for x"), std::string::npos)
         << name << ": " << refused(name);
   for (const char* name : {"gelu_f32_rel"})
@@ -298,14 +298,16 @@ TEST_F(Coq, NightlyAcceptsRowsAndRefusesWhatIsFalse) {
 }
 
 // As above: across x*, next to the right limit, and left in y.
-TEST_F(Coq, NightlyAcceptsRowsOfSiluAndRefusesWhatIsFalse) {
-  const Fit fit = committed("silu_bf16");
-  Groups asked = scripts(fit, "silu_bf16", {1, 11, 15});
+class CoqRows : public Coq {};
+TEST_P(CoqRows, NightlyAreAcceptedAndWhatIsFalseIsRefused) {
+  const Fit fit = committed(GetParam());
+  Groups asked = scripts(fit, GetParam(), {1, 11, 15});
   std::erase_if(asked[1], [](const WitnessScript& s) { return s.bound == 'B' && s.row != 11; });
-  const CheckedFit checked =
-      check_all(asked, "Silu", kSources, place(), kPatience, 2, [](const Checked& file) {
-        EXPECT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
-      });
+  const CheckedFit checked = check_all(asked, known_activation(fit.function)->module, kSources, place(),
+                                       kPatience, 2, [](const Checked& file) {
+                                         EXPECT_EQ(file.outcome, Outcome::proven)
+                                             << file.file << ": " << file.output;
+                                       });
   EXPECT_TRUE(checked.holds());
   for (const int k : {1, 11, 15}) {
     const Checked result = judge(claiming(fit, row(fit, k), 0.99 * row(fit, k).observed));
@@ -314,6 +316,9 @@ TEST_F(Coq, NightlyAcceptsRowsOfSiluAndRefusesWhatIsFalse) {
         << result.output;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Of, CoqRows, testing::Values("silu_bf16", "gelu_tanh_bf16"),
+                         [](const auto& fit) { return fit.param; });
 
 TEST_P(Coq, ExhaustiveAcceptsEveryRow) {
   const Fit fit = committed(GetParam());
@@ -330,7 +335,9 @@ TEST_P(Coq, ExhaustiveAcceptsEveryRow) {
             std::ssize(fit.as<BackwardModel>()->pieces));
 }
 
-INSTANTIATE_TEST_SUITE_P(Committed, Coq, testing::Values("gelu_bf16", "gelu_f16", "silu_bf16", "silu_f16"),
+INSTANTIATE_TEST_SUITE_P(Committed, Coq,
+                         testing::Values("gelu_bf16", "gelu_f16", "gelu_tanh_bf16", "gelu_tanh_f16",
+                                         "silu_bf16", "silu_f16"),
                          [](const auto& fit) { return fit.param; });
 
 }  // namespace

@@ -1,0 +1,129 @@
+(* The tanh form of GELU: f x = x Phi x with Phi x = (1 + tanh (sqrt (2/PI) (x + 0.044715 x^3))) / 2, which is
+   the logistic function of twice that argument, by the names of Gelu.v; and where f' and f'' change sign. *)
+
+From Coq Require Import Reals Lra Psatz.
+From Coquelicot Require Import Coquelicot.
+From Interval Require Import Tactic.
+From Outgrad Require Import Calculus Logistic.
+Open Scope R_scope.
+
+(* Notations, so that unfolding Phi and phi leaves numbers and x. *)
+Notation scale := (2 * sqrt (2 / PI)).
+Notation argument x := (scale * (x + 44715 / 1000000 * (x * x * x))).
+Notation argument' x := (scale * (1 + 3 * (44715 / 1000000) * (x * x))).
+Notation argument'' x := (scale * (6 * (44715 / 1000000) * x)).
+
+Definition Phi (x : R) := / (1 + exp (- argument x)).
+Definition phi (x : R) := argument' x * (Phi x * (1 - Phi x)).
+Definition f (x : R) := x * Phi x.
+Definition f' (x : R) := Phi x + x * phi x.
+Definition f'' (x : R) := Phi x * (1 - Phi x)
+  * (2 * argument' x + x * argument'' x + x * (argument' x * argument' x) * (1 - 2 * Phi x)).
+
+Lemma scale_between : 159 / 100 <= scale <= 8 / 5.
+Proof. split; interval. Qed.
+
+Lemma derive_argument x : is_derive (fun x => argument x) x (argument' x).
+Proof. pose proof scale_between. set (c := scale) in *. clearbody c. auto_derive; trivial. field. Qed.
+
+Lemma argument'_pos x : 0 < argument' x.
+Proof. pose proof scale_between. apply Rmult_lt_0_compat; nra. Qed.
+
+Lemma argument'_rises x z : x < z -> x * argument' x < z * argument' z.
+Proof.
+  intros H. pose proof scale_between. set (c := scale) in *. clearbody c.
+  apply (increasing_of_derive (fun x => x * (c * (1 + 3 * (44715 / 1000000) * (x * x))))
+    (fun x => c * (1 + 9 * (44715 / 1000000) * (x * x)))); trivial.
+  - intros t. auto_derive; trivial. field.
+  - intros t _. apply Rmult_lt_0_compat; nra.
+Qed.
+
+Lemma Phi_within x : 0 < Phi x < 1.
+Proof. exact (sigma_within (argument x)). Qed.
+
+Theorem Phi_opp x : Phi (- x) = 1 - Phi x.
+Proof. unfold Phi. replace (argument (- x)) with (- argument x) by ring. exact (sigma_opp (argument x)). Qed.
+
+Lemma phi_opp x : phi (- x) = phi x.
+Proof. unfold phi. rewrite Phi_opp. ring. Qed.
+
+Lemma derive_Phi x : is_derive Phi x (phi x).
+Proof. exact (derive_distribution (fun x => argument x) (fun x => argument' x) derive_argument x). Qed.
+
+Lemma derive_phi x :
+  is_derive phi x (argument'' x * (Phi x * (1 - Phi x)) + argument' x * (phi x * (1 - 2 * Phi x))).
+Proof.
+  eapply derive_as. apply (derive_mult (fun x => argument' x) (fun x => Phi x * (1 - Phi x))).
+  - instantiate (1 := argument'' x). set (c := scale). clearbody c. auto_derive; trivial. field.
+  - apply (derive_mult Phi (fun t => 1 - Phi t)). apply derive_Phi. apply (derive_minus (fun _ => 1)).
+    apply is_derive_const. apply derive_Phi.
+  - unfold zero; simpl. ring.
+Qed.
+
+Lemma derive_f x : is_derive f x (f' x).
+Proof.
+  eapply derive_as. apply (derive_mult (fun t => t)). apply is_derive_id. apply derive_Phi.
+  unfold f', one; simpl. ring.
+Qed.
+
+Lemma derive_f' x : is_derive f' x (f'' x).
+Proof.
+  eapply derive_as. apply derive_plus. apply derive_Phi. apply (derive_mult (fun t => t)). apply is_derive_id.
+  apply derive_phi. unfold f'', phi, one; simpl. ring.
+Qed.
+
+(* ---- The branch point ------------------------------------------------------------------------ *)
+
+Definition x_low := -847196245012426 / 2 ^ 50.
+Definition x_high := -847196245012425 / 2 ^ 50.
+Definition minus_x_star := (847196245012424, 847196245012427)%Z.
+Definition y_low := -191448865227626 / 2 ^ 50.
+Definition y_high := -191448865227624 / 2 ^ 50.
+
+Tactic Notation "prove_anchor" constr(bits) := unfold Phi; interval with (i_prec bits).
+
+Lemma f'_x_low : f' x_low < 0.
+Proof. unfold f', phi, Phi, x_low. interval with (i_prec 90). Qed.
+
+Lemma f'_x_high : 0 < f' x_high.
+Proof. unfold f', phi, Phi, x_high. interval with (i_prec 90). Qed.
+
+Lemma f_at_zero z : x_low <= z <= x_high -> f' z = 0 -> y_low <= f z <= y_high.
+Proof.
+  intros X Z. pose proof (value_at_zero (fun x => argument x) (fun x => argument' x) argument'_pos z Z) as V.
+  change (f z = z + / argument' z) in V. rewrite V. unfold x_low, x_high, y_low, y_high in *.
+  interval with (i_prec 70).
+Qed.
+
+Lemma f'_left_of z x : x_low <= z <= x_high -> f' z = 0 -> x < z -> f' x < 0.
+Proof.
+  intros _. exact (slope_left_of (fun x => argument x) (fun x => argument' x) derive_argument argument'_pos
+    argument'_rises z x).
+Qed.
+
+Lemma f'_right_of z x : x_low <= z <= x_high -> f' z = 0 -> z < x -> 0 < f' x.
+Proof.
+  intros _. exact (slope_right_of (fun x => argument x) (fun x => argument' x) derive_argument argument'_pos
+    argument'_rises z x).
+Qed.
+
+(* Where the tails begin. A notation, so that lra sees the number. *)
+Notation tail := 2.
+
+Lemma f''_negative_far t : t <= - tail -> f'' t < 0.
+Proof.
+  intros H. pose proof (sigma'_pos (argument t)) as P. pose proof (argument'_pos t) as W.
+  pose proof scale_between as C.
+  assert (E : 40 <= exp (- argument t)).
+  { apply Rle_trans with (exp (374 / 100)). interval. left. apply exp_increasing.
+    assert (2357 / 1000 <= - t + 44715 / 1000000 * (- t * - t * - t)) by nra.
+    set (c := scale) in *. clearbody c. nra. }
+  pose proof (sigma_below (argument t) 40 ltac:(lra) E) as S. change (sigma (argument t)) with (Phi t) in *.
+  assert (D : 488 / 100 <= - t * argument' t).
+  { set (c := scale) in *. clearbody c. nra. }
+  assert (Q : 2 * argument' t + t * argument'' t <= 4 * argument' t).
+  { set (c := scale) in *. clearbody c. lra. }
+  unfold f''. set (a := argument' t) in *.
+  assert (R : 488 / 100 * (39 / 41) <= - t * a * (1 - 2 * Phi t)) by (apply Rmult_le_compat; lra).
+  enough (4 * a + t * (a * a) * (1 - 2 * Phi t) < 0) by nra. nra.
+Qed.
