@@ -310,7 +310,8 @@ def how_few_bits(of):
 
 def proof_rows(of):
     """proofs.md: what Coq took for T, the library and the printing of assumptions included."""
-    for name in ("gelu_bf16", "gelu_f16", "silu_bf16", "silu_f16"):
+    for name in (f"{activation}_{form}" for activation in ("gelu", "gelu_tanh", "silu")
+                 for form in ("bf16", "f16")):
         found = of.json(f"proofs/{name}_total.json")
         assert found["holds"] and found["bounds"][-1]["theorems"][0] == f"{name}_T"
         trust = found["assumptions"]
