@@ -7,6 +7,7 @@
 #include "approx/proof/coq.h"
 #include "approx/proof/coq_check.h"
 #include "approx/proof/coq_kernel.h"
+#include "approx/proof/coq_reals.h"
 #include "approx/proof/coq_text.h"
 #include "approx/proof/sollya.h"
 #include "approx/proof/witness.h"
@@ -201,7 +202,7 @@ void require_consistent(const CertifyArguments& a) {
   if (a.form && !(a.in_coq && a.prove))
     throw kernels::SpecError("certify: --json and --csv need --coq and --run");
   if (!a.forward.empty() && !a.in_coq) throw kernels::SpecError("certify: --forward needs --coq");
-  if (a.bound == "T" && a.forward.empty()) throw kernels::SpecError("certify: --bound T needs --forward");
+  if (a.bound == "T" && !a.in_coq) throw kernels::SpecError("certify: --bound T needs --coq");
 }
 
 /// The scripts of the bounds and rows that are asked for.
@@ -232,6 +233,7 @@ coq::Groups scripts_of(const CertifyArguments& a, const Fit& subject) {
     const coq::Groups total = coq::exhaustion_scripts(delivers, subject, a.fit);
     if (a.bound.empty() || a.bound == "T") coq::add(groups, total);
   }
+  if (a.bound == "T" && a.forward.empty()) coq::add(groups, coq::reals_scripts(subject, a.fit));
   return groups;
 }
 
@@ -269,7 +271,11 @@ void add_certify(CLI::App& app, int& status) {
                     "a fit of GELU, its tanh form or SiLU: theorems for Coq, NAME_row_K.v for A, and, "
                     "with --run, NAME_row_K_B.v for B from Gappa's proofs");
   command->add_option("--rows", arguments->rows, "only these rows, as 0,3,12 (default: all)")->delimiter(',');
-  command->add_option("--bound", arguments->bound, "only A, only B, or only T (default: all)")
+  command
+      ->add_option(
+          "--bound", arguments->bound,
+          "only A, only B, or only T (default: all). T needs --coq, and is over all real x where there "
+          "is no --forward")
       ->check(CLI::IsMember({"A", "B", "T"}));
   command->add_option("--forward", arguments->forward,
                       "with --coq: the rounded forward fit of the same 16-bit format: T too, proven by "

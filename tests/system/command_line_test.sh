@@ -67,7 +67,8 @@ if [[ -x $2/outgrad-fit ]]; then
   refuses 2 certify "$root/notebooks_data/fits/gelu_tanh_bf16.json" --coq --out certify.out
   refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --coq --rows 16 --out certify.out
   refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --json --out certify.out
-  refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --coq --bound T --out certify.out
+  refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --bound T --out certify.out
+  refuses 2 certify "$root/notebooks_data/fits/gelu_f32.json" --coq --bound T --out certify.out
   refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" \
     --forward "$root/notebooks_data/fits/gelu_forward_bf16.json" --out certify.out
   for forward in gelu_forward_f16 gelu_bf16 silu_forward_bf16; do

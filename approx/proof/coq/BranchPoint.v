@@ -44,6 +44,19 @@ Proof.
   - left. apply (increasing_of_derive f f'); [apply derive_f|trivial|]. intros t Ht. apply f'_right. lra.
 Qed.
 
+(* f falls until x_star and rises from there. *)
+Lemma f_left a b : a < b -> b <= x_star -> f b < f a.
+Proof.
+  intros L B. apply (decreasing_of_derive f f'); [apply derive_f|trivial|]. intros t Ht. apply f'_left. lra.
+Qed.
+Lemma f_right a b : a < b -> x_star <= a -> f a < f b.
+Proof.
+  intros L A. apply (increasing_of_derive f f'); [apply derive_f|trivial|]. intros t Ht. apply f'_right. lra.
+Qed.
+
+Lemma negative_left x : x < x_star -> f x < 0.
+Proof. intros X. pose proof x_star_negative. pose proof (Phi_within x). unfold f. nra. Qed.
+
 (* What holds far on the left holds far on the right. *)
 Lemma f_opp x : f (- x) = f x - x.
 Proof. unfold f. rewrite Phi_opp. ring. Qed.

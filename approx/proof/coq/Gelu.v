@@ -206,3 +206,23 @@ Notation tail := (7 / 4).
 
 Lemma f''_negative_far t : t <= - tail -> f'' t < 0.
 Proof. intros H. apply f''_negative. nra. Qed.
+
+(* f' rises from - bend to bend and falls elsewhere; bend, and the most that f' is, in units of 2^-30. *)
+Definition bend_between := (1518500249, 1518500250)%Z.
+Definition slope_most := 1212151600%Z.
+Lemma bend : exists z, IZR (fst bend_between) / 2 ^ 30 <= z <= IZR (snd bend_between) / 2 ^ 30 /\
+  f' z <= IZR slope_most / 2 ^ 30 /\ (forall t, Rabs t < z -> 0 < f'' t) /\
+  (forall t, z < Rabs t -> f'' t < 0).
+Proof.
+  destruct sqrt_2_between as [Q Q']. exists (sqrt 2). simpl. split; [split; interval with (i_prec 50)|split].
+  - assert (P : Rabs (Phi (sqrt 2) - 989292455 / 2 ^ 30) <= / 2 ^ 29).
+    { unfold Phi, phi. integral with (i_prec 60, i_degree 12). }
+    apply between_of_abs in P. unfold f', phi. set (p := Phi (sqrt 2)) in *. clearbody p.
+    interval with (i_prec 60).
+  - assert (S : forall t, t * t = Rabs t * Rabs t) by (intros t; rewrite <- Rabs_mult; symmetry;
+    apply Rabs_pos_eq; nra).
+    split; intros t H; pose proof (Rabs_pos t); [apply f''_positive|apply f''_negative]; rewrite S; nra.
+Qed.
+
+(* Encloses y_low and y_high, in units of 2^-50. *)
+Definition near_y_star := (-191370566667553, -191370566667551)%Z.

@@ -134,9 +134,6 @@ Proof.
     now apply Z.leb_le.
 Qed.
 
-Lemma negative_left x : x < x_star -> f x < 0.
-Proof. intros X. pose proof x_star_negative. pose proof (Phi_within x). unfold f. nra. Qed.
-
 Lemma left_met_asked d n x : x < x_star -> f x = IZR n / 2 ^ 160 -> left_met d n = true -> asked d (f x).
 Proof.
   intros X E H. apply orb_prop in H as [H|H]; [|now apply met_asked with n].
@@ -257,15 +254,6 @@ Lemma none v : asked nothing v -> False.
 Proof. intros [L U]. cbn [fst snd nothing] in L, U. lra. Qed.
 
 (* ---- From what is asked to the range of x ---------------------------------------------------- *)
-
-Lemma f_left a b : a < b -> b <= x_star -> f b < f a.
-Proof.
-  intros L B. apply (decreasing_of_derive f f'); [apply derive_f|trivial|]. intros t Ht. apply f'_left. lra.
-Qed.
-Lemma f_right a b : a < b -> x_star <= a -> f a < f b.
-Proof.
-  intros L A. apply (increasing_of_derive f f'); [apply derive_f|trivial|]. intros t Ht. apply f'_right. lra.
-Qed.
 
 Lemma coordinate_increases a b : a < b -> coordinate a < coordinate b.
 Proof.

@@ -92,3 +92,46 @@ Proof.
     left. apply exp_increasing. lra. }
   pose proof (sigma_below t 12 ltac:(lra) E). change (sigma t) with (Phi t) in *. nra.
 Qed.
+
+(* f' rises from - bend to bend and falls elsewhere; bend, and the most that f' is, in units of 2^-30. *)
+Definition bend_between := (2576290262, 2576290263)%Z.
+Definition slope_most := 1180943480%Z.
+
+Definition bending (x : R) := x * (2 * Phi x - 1).
+
+Lemma bending_abs x : bending (Rabs x) = bending x.
+Proof. unfold bending, Rabs. destruct (Rcase_abs x); trivial. rewrite Phi_opp. ring. Qed.
+
+Lemma bending_rises a b : 0 <= a -> a < b -> bending a < bending b.
+Proof.
+  intros A L. assert (Phi a < Phi b) by (apply (increasing_of_derive Phi phi); [apply derive_Phi|trivial|
+    intros t _; apply phi_pos]).
+  assert (/ 2 <= Phi a).
+  { unfold Phi. pose proof (exp_pos (- a)). apply Rinv_le_contravar. lra. enough (exp (- a) <= exp 0) by
+      (rewrite exp_0 in *; lra). destruct A as [A | <-]; [left; apply exp_increasing; lra|rewrite Ropp_0;
+        lra]. }
+  unfold bending. nra.
+Qed.
+
+Lemma bend : exists z, IZR (fst bend_between) / 2 ^ 30 <= z <= IZR (snd bend_between) / 2 ^ 30 /\
+  f' z <= IZR slope_most / 2 ^ 30 /\ (forall t, Rabs t < z -> 0 < f'' t) /\
+  (forall t, z < Rabs t -> f'' t < 0).
+Proof.
+  assert (E : forall t, f'' t = phi t * (2 - bending t)) by (intros t; unfold f'', bending; ring).
+  destruct (IVT (fun x => bending x - 2) (IZR (fst bend_between) / 2 ^ 30) (IZR (snd bend_between) / 2 ^ 30))
+    as (z & Z & R).
+  - intros x. unfold bending, Phi. apply continuity_pt_filterlim.
+    apply (ex_derive_continuous (fun x => x * (2 * / (1 + exp (- x)) - 1) - 2)).
+    pose proof (exp_pos (- x)). auto_derive. lra.
+  - simpl. lra.
+  - unfold bending, Phi. simpl. interval with (i_prec 60).
+  - unfold bending, Phi. simpl. interval with (i_prec 60).
+  - exists z. split; [trivial|]. simpl in Z. split.
+    + unfold f', phi, Phi. simpl. interval with (i_prec 60).
+    + split; intros t H; rewrite E, <- bending_abs; pose proof (phi_pos t); pose proof (Rabs_pos t).
+      * pose proof (bending_rises (Rabs t) z). nra.
+      * pose proof (bending_rises z (Rabs t)). nra.
+Qed.
+
+(* Encloses y_low and y_high, in units of 2^-50. *)
+Definition near_y_star := (-313523202753667, -313523202753666)%Z.

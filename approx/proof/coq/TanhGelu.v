@@ -127,3 +127,68 @@ Proof.
   assert (R : 488 / 100 * (39 / 41) <= - t * a * (1 - 2 * Phi t)) by (apply Rmult_le_compat; lra).
   enough (4 * a + t * (a * a) * (1 - 2 * Phi t) < 0) by nra. nra.
 Qed.
+
+(* f' rises from - bend to bend and falls elsewhere; bend, and the most that f' is, in units of 2^-30. *)
+Definition bend_between := (1523107081, 1523107082)%Z.
+Definition slope_most := 1212247080%Z.
+
+(* f'' has its sign. *)
+Definition bending (x : R) :=
+  2 * argument' x + x * argument'' x + x * (argument' x * argument' x) * (1 - 2 * Phi x).
+
+Lemma bending_abs x : bending (Rabs x) = bending x.
+Proof. unfold bending, Rabs. destruct (Rcase_abs x); trivial. rewrite Phi_opp. ring. Qed.
+
+Lemma derive_bending x : is_derive bending x (4 * argument'' x + (1 - 2 * Phi x) *
+  (argument' x * argument' x + 2 * x * argument' x * argument'' x)
+  - 2 * x * (argument' x * argument' x) * phi x).
+Proof.
+  unfold bending. eapply derive_as.
+  apply (derive_plus (fun x => 2 * argument' x + x * argument'' x)
+    (fun x => x * (argument' x * argument' x) * (1 - 2 * Phi x))).
+  - instantiate (1 := 4 * argument'' x). set (c := scale). clearbody c. auto_derive; trivial. field.
+  - apply (derive_mult (fun x => x * (argument' x * argument' x)) (fun x => 1 - 2 * Phi x)).
+    + instantiate (1 := argument' x * argument' x + 2 * x * argument' x * argument'' x).
+      set (c := scale). clearbody c. auto_derive; trivial. field.
+    + apply (derive_minus (fun _ => 1) (fun x => 2 * Phi x)). apply is_derive_const.
+      apply (is_derive_scal Phi), derive_Phi.
+  - unfold zero; simpl. ring.
+Qed.
+
+Lemma bending_falls a b : 13 / 10 <= a -> a < b -> b <= 3 / 2 -> bending b < bending a.
+Proof.
+  intros A L B. eapply (decreasing_of_derive bending); [apply derive_bending|trivial|]. intros t T.
+  assert (H : 13 / 10 <= t <= 3 / 2) by lra. unfold phi, Phi. interval with (i_bisect t).
+Qed.
+
+Lemma bend : exists z, IZR (fst bend_between) / 2 ^ 30 <= z <= IZR (snd bend_between) / 2 ^ 30 /\
+  f' z <= IZR slope_most / 2 ^ 30 /\ (forall t, Rabs t < z -> 0 < f'' t) /\
+  (forall t, z < Rabs t -> f'' t < 0).
+Proof.
+  assert (E : forall t, f'' t = Phi t * (1 - Phi t) * bending t) by reflexivity.
+  assert (P : forall t, 0 < Phi t * (1 - Phi t)) by (intros t; pose proof (Phi_within t); nra).
+  destruct (IVT (fun x => - bending x) (IZR (fst bend_between) / 2 ^ 30) (IZR (snd bend_between) / 2 ^ 30))
+    as (z & Z & R).
+  - intros x. apply continuity_pt_filterlim, (continuous_opp bending).
+    eapply continuous_of_derive, derive_bending.
+  - simpl. lra.
+  - unfold bending, Phi. simpl. interval with (i_prec 60).
+  - unfold bending, Phi. simpl. interval with (i_prec 60).
+  - exists z. split; [trivial|]. simpl in Z. split.
+    + unfold f', phi, Phi. simpl. interval with (i_prec 60).
+    + split; intros t H; rewrite E, <- bending_abs; pose proof (P t); pose proof (Rabs_pos t) as A;
+        set (a := Rabs t) in *.
+      * enough (0 < bending a) by nra. destruct (Rle_dec a (13 / 10)) as [L|L].
+        -- clearbody a. unfold bending, Phi. interval with (i_bisect a).
+        -- pose proof (bending_falls a z). lra.
+      * enough (bending a < 0) by nra. destruct (Rle_dec a (3 / 2)) as [L|L].
+        -- pose proof (bending_falls z a). lra.
+        -- destruct (Rle_dec a 2) as [M|M].
+           ++ assert (3 / 2 <= a <= 2) by lra. clearbody a. unfold bending, Phi. interval with (i_bisect a).
+           ++ pose proof (f''_negative_far (- a) ltac:(lra)) as F. rewrite E, <- bending_abs, Rabs_Ropp in F.
+              rewrite (Rabs_pos_eq a) in F by trivial. apply Rnot_le_lt.
+              intros G. pose proof (Rmult_le_pos _ _ (Rlt_le _ _ (P (- a))) G). lra.
+Qed.
+
+(* Encloses y_low and y_high, in units of 2^-50. *)
+Definition near_y_star := (-191448865227626, -191448865227624)%Z.

@@ -2,8 +2,10 @@
 // binade of bf16 but nothing that is a little wrong; exhaustively, over every number of bf16 and of f16.
 #include "approx/proof/coq_kernel.h"
 
+#include "approx/function/composite.h"
 #include "approx/function/format.h"
 #include "approx/proof/coq_check.h"
+#include "approx/proof/coq_reals.h"
 #include "approx/proof/coq_text.h"
 #include "approx/proof/witness.h"
 #include "kernels/eval.h"
@@ -29,8 +31,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 
 namespace outgrad::approx::coq {
 namespace {
@@ -237,6 +241,41 @@ long double worst_error(const BackwardModel& model, const Binade& of) {
   return worst;
 }
 
+/// Whether x < 0 is in the binade.
+bool holds(const Binade& of, const Real& x) {
+  const auto at = [](int n) { return Real(decode(Format::bf16, static_cast<std::uint32_t>(n))); };
+  return at(of.first) <= -x && -x <= at(of.last);
+}
+
+/// The supremum of the kernel's error over the negative x of the binade on one side of x*, with 60 digits: f'
+/// is monotone there, so that it is at an x whose f(x) is midway between two numbers, or at x*.
+Real supremum_of_error(const Fit& fit, const Binade& of, bool right) {
+  const Composite f(activation_from_expression(fit.function));
+  const auto y = [](int n) { return Real(-decode(Format::bf16, static_cast<std::uint32_t>(n))); };
+  Real supremum = 0, near = f.x_star().mid();
+  for (int n = narrowed(Format::bf16, static_cast<float>(f.y_star().to_double())) & 0x7fff;; --n) {
+    const Real far = f.argument_of((y(n) + y(n - 1)) / 2, right);
+    if (!holds(of, far)) return supremum;
+    const Real g(
+        static_cast<double>(deployed_gradient(*fit.as<BackwardModel>(), static_cast<float>(y(n)), right)));
+    for (const Real& x : {near, far}) supremum = std::max(supremum, Real(abs(g - f.gradient_at(x))));
+    near = far;
+  }
+}
+
+/// The theorem's file for the negative x of the binade on one side of x*, `without` so many places next to
+/// it.
+WitnessScript reals_of_binade(const Fit& fit, const Binade& of, bool right, int without = 0) {
+  std::vector<std::string> found{"star"};
+  for (const std::string& place : places(fit, right)) {
+    if (place.starts_with("point (") && holds(of, ldexp(Real(place.substr(7, place.size() - 8)), -70)) &&
+        --without < 0)
+      found.push_back(place);
+  }
+  if (!right) std::ranges::reverse(found);
+  return reals_script(fit, right ? 1 : 0, found, right);
+}
+
 class CoqBinade : public CoqKernel, public testing::WithParamInterface<Binade> {};
 
 TEST_P(CoqBinade, NightlyIsAcceptedAndNothingALittleWrong) {
@@ -281,14 +320,35 @@ TEST_P(CoqBinade, NightlyIsAcceptedAndNothingALittleWrong) {
     EXPECT_TRUE(refuses("Binade.v", binade_theorem(GetParam()), "Cannot find witness")) << end;
   }
 
+  // The same over all negative real x of the binade.
+  const double claim = committed(activation + "_bf16").as<BackwardModel>()->kT;
+  const Real supremum = supremum_of_error(fit, GetParam(), true);
+  const auto nearest = static_cast<double>(supremum);
+  const double least = Real(nearest) < supremum ? std::nextafter(nearest, 1.0) : nearest;
+  EXPECT_GT(supremum, supremum_of_error(fit, GetParam(), false));
+  EXPECT_LE(least, claim);
+  EXPECT_LT(claim, least * (1 + 0x1p-25));
+  fit.as<BackwardModel>()->kT = std::nextafter(least, 0.0);
+  ASSERT_TRUE(accepts(kernel_script(fit, "")));
+  const WitnessScript right = reals_of_binade(fit, GetParam(), true);
+  EXPECT_TRUE(refuses(right.name, right.text, kUnequal));
+  fit.as<BackwardModel>()->kT = least;
+  ASSERT_TRUE(accepts(kernel_script(fit, "")));
+  ASSERT_TRUE(accepts(right));
+  EXPECT_TRUE(accepts(reals_of_binade(fit, GetParam(), false)));
+  // A place left out: those next to y* are two for each boundary between two y.
+  EXPECT_TRUE(refuses(right.name, reals_of_binade(fit, GetParam(), true, 2).text, kUnequal));
+
   // The branch bit read the other way round.
   ASSERT_TRUE(accepts("Kernel.v", with(kernels::read_file(kCoqSources + "Kernel.v"),
                                        "if m then r else SFopp r", "if m then SFopp r else r")));
-  for (const std::string& name : {std::string("Exhaustion"), std::string("Forward"), module + "Series"})
+  for (const std::string& name :
+       {std::string("Exhaustion"), std::string("Forward"), module + "Series", std::string("Continuum")})
     ASSERT_TRUE(accepts(name + ".v", kernels::read_file(kCoqSources + name + ".v")));
   ASSERT_TRUE(accepts(kernel_script(fit, "")));
   ASSERT_TRUE(accepts(kernel_script(forward, "")));
   EXPECT_TRUE(refuses(binade.name, binade.text, kUnequal));
+  EXPECT_TRUE(refuses(right.name, right.text, kUnequal));
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, CoqBinade, testing::ValuesIn(kBinades),
@@ -325,15 +385,18 @@ class CoqKernelExhaustive : public CoqKernel {
   void prove(const std::string& activation, const std::string& format, const Kernels& compiled) {
     const std::string name = activation + "_" + format, delivers = activation + "_forward_" + format;
     const Fit fit = committed(name), forward = committed(delivers);
-    const CheckedFit checked =
-        check_all(exhaustion_scripts(forward, fit, ""), known_activation(fit.function)->module, kCoqSources,
-                  folder_.string(), kLongest, 2, [](const Checked& file) {
-                    EXPECT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
-                  });
+    Groups groups = exhaustion_scripts(forward, fit, "");
+    add(groups, reals_scripts(fit, ""));
+    const CheckedFit checked = check_all(groups, known_activation(fit.function)->module, kCoqSources,
+                                         folder_.string(), kLongest, 2, [](const Checked& file) {
+                                           EXPECT_EQ(file.outcome, Outcome::proven)
+                                               << file.file << ": " << file.output;
+                                         });
     EXPECT_TRUE(checked.holds());
-    ASSERT_FALSE(checked.bounds.empty());
-    EXPECT_EQ(checked.bounds.back().theorems,
-              (std::vector<std::string>{name + "_T", delivers + "_right", name + "_gradient"}));
+    std::vector<std::string> theorems;
+    for (const Checked& file : checked.bounds) std::ranges::copy(file.theorems, std::back_inserter(theorems));
+    EXPECT_EQ(theorems, (std::vector<std::string>{name + "_T", delivers + "_right", name + "_gradient",
+                                                  name + "_T_reals"}));
     EXPECT_TRUE(
         accepts("Same.v", same_hashes(activation, format, 1, 65536, compiled.hash_of_results(1, 65536),
                                       compiled.hash_of_outputs(1, 65536))));
