@@ -149,7 +149,8 @@ def coefficients(results: Results) -> list[dict]:
             "Who proves these bounds: the fitter and `check` all of them, by ball arithmetic; Coq, as "
             "theorems about the exact functions and the deployed operations, what stands here. Files "
             "accepted, of those asked for, and the greatest claim among them: a file for A of each row, one "
-            "for each case of a row's B, and for T those that run the kernels at every number of the format.",
+            "for each case of a row's B, and for T those that run the kernels at every number of the format, "
+            "or for all real x.",
             results.commands["proofs"],
             ["<fit", "A, rows", "A", "B, cases", "B", "T, files", "T", "assumed\naxioms and operations",
              "processor\ns", "<Coq"], map(proof_row, results.proofs)))
