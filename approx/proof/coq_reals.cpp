@@ -9,7 +9,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <utility>
+#include <cmath>
 
 namespace outgrad::approx::coq {
 namespace {
@@ -30,22 +30,18 @@ struct Cell {
   [[nodiscard]] double error() const { return std::max(greatest - lo, hi - least); }
 };
 
-}  // namespace
-
-std::vector<std::string> places(const Fit& backward, bool right) {
-  const auto& model = *backward.as<BackwardModel>();
-  const Composite composite(activation_from_expression(backward.function));
+/// places() of one side.
+std::vector<std::string> places_of(const BackwardModel& model, const Composite& composite,
+                                   const std::vector<StorageInterval>& intervals, bool right) {
   const auto tail_y = static_cast<double>(composite.value_at(Real(right ? kTail : -kTail)));
   std::vector<std::string> found{"star"};
-  Cell cell{};
+  Cell cell{INFINITY, -INFINITY, INFINITY, -INFINITY};
   const StorageInterval* last = nullptr;
-  const std::vector<StorageInterval> all = storage_intervals(composite, model.format);
-  for (const StorageInterval& i : all) {
+  for (const StorageInterval& i : intervals) {
     if (i.m != right || !std::isfinite(i.y)) continue;
     const auto g = static_cast<double>(deployed_gradient(model, i.y, right));
-    const Cell joined = last == nullptr ? Cell{i.lo, i.hi, g, g}
-                                        : Cell{std::min(cell.lo, i.lo), std::max(cell.hi, i.hi),
-                                               std::min(cell.least, g), std::max(cell.greatest, g)};
+    const Cell joined{std::min(cell.lo, i.lo), std::max(cell.hi, i.hi), std::min(cell.least, g),
+                      std::max(cell.greatest, g)};
     const bool cut = last != nullptr && last->y != i.y &&
                      (joined.error() > kShared * model.kT ||
                       (static_cast<double>(last->y) <= tail_y && static_cast<double>(i.y) > tail_y));
@@ -63,11 +59,19 @@ std::vector<std::string> places(const Fit& backward, bool right) {
   return found;
 }
 
-WitnessScript reals_script(const Fit& backward, int k, const std::vector<std::string>& ascending,
-                           bool right) {
+}  // namespace
+
+std::array<std::vector<std::string>, 2> places(const Fit& backward) {
+  const auto& model = *backward.as<BackwardModel>();
+  const Composite composite(activation_from_expression(backward.function));
+  const std::vector<StorageInterval> intervals = storage_intervals(composite, model.format);
+  return {places_of(model, composite, intervals, false), places_of(model, composite, intervals, true)};
+}
+
+WitnessScript reals_script(const Fit& backward, const std::vector<std::string>& ascending, bool right) {
   const auto& model = *backward.as<BackwardModel>();
   const std::string format = Shape(model.format).arguments();
-  return {fmt::format("{}_reals_{}.v", backward.name, k),
+  return {fmt::format("{}_reals_{}.v", backward.name, right ? 1 : 0),
           fmt::format(
               "(* {0} at the real numbers between two places {1} of x_star. *)\n\n"
               "From Coq Require Import Reals ZArith List.\nFrom Flocq Require Import Core.\n"
@@ -90,11 +94,9 @@ WitnessScript reals_script(const Fit& backward, int k, const std::vector<std::st
 Groups reals_scripts(const Fit& backward, const std::string& path) {
   Groups groups{{kernel_script(backward, path)}, {}, {}};
   const auto& model = *backward.as<BackwardModel>();
-  for (const bool right : {false, true}) {
-    std::vector<std::string> side = places(backward, right);
-    if (!right) std::ranges::reverse(side);
-    groups[1].push_back(reals_script(backward, static_cast<int>(groups[1].size()), side, right));
-  }
+  auto [left, right] = places(backward);
+  std::ranges::reverse(left);
+  groups[1] = {reals_script(backward, left, false), reals_script(backward, right, true)};
   groups[2].push_back(
       {backward.name + "_reals.v",
        fmt::format(R"((* {name} at every real number x whose f x, rounded to the format, is finite. *)

@@ -8,19 +8,21 @@
 
 #include "approx/proof/coq.h"
 
+#include <array>
 #include <string>
 #include <vector>
 
 namespace outgrad::approx::coq {
 
-/// Places from x* outward as Continuum.v writes them, the first of them star, the last far_left or far_right:
-/// next to the x where f(x) is midway between two numbers of the format, of which those between two places
-/// are within kT of all of f' there. As few places as do, because f' is enclosed at each.
-std::vector<std::string> places(const Fit& backward, bool right);
+/// Places left of x* and right of it, outward, as Continuum.v writes them, the first of them star, the last
+/// far_left or far_right: next to the x where f(x) is midway between two numbers of the format. What the
+/// kernel makes of the numbers of a cell is within kT of all of f' there, and the cells are as long as that
+/// allows, because f' has to be enclosed at each place.
+std::array<std::vector<std::string>, 2> places(const Fit& backward);
 
-/// NAME_reals_K.v: the lemma covered, that T holds for all x between the first and the last of these places,
-/// in ascending order, left or right of x*.
-WitnessScript reals_script(const Fit& backward, int k, const std::vector<std::string>& ascending, bool right);
+/// NAME_reals_0.v, left of x*, or NAME_reals_1.v: the lemma covered, that T holds for all x between the first
+/// and the last of these places. Needs NAME_kernel.v.
+WitnessScript reals_script(const Fit& backward, const std::vector<std::string>& ascending, bool right);
 
 /// What proves the theorem NAME_T_reals: the kernel, the files of either side, and the theorem. @throws
 /// kernels::SpecError as kernel_script() does.
