@@ -64,7 +64,7 @@ if [[ -x $2/outgrad-fit ]]; then
     refuses 2 "$command" --frobnicate
   done
   OUTGRAD_ISA=avx9 refuses 2 validate --activation gelu_tanh --format bf16 --x own --out sweep.json
-  refuses 2 certify "$root/notebooks_data/fits/gelu_tanh_bf16.json" --coq --out certify.out
+  refuses 2 certify "$root/notebooks_data/fits/mish_bf16.json" --coq --out certify.out
   refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --coq --rows 16 --out certify.out
   refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --json --out certify.out
   refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --bound T --out certify.out
