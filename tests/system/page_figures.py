@@ -310,7 +310,8 @@ def how_few_bits(of):
 
 def proof_rows(of):
     """proofs.md: what Coq took for T, the library and the printing of assumptions included."""
-    fits = [f"{activation}_{form}" for activation in ("gelu", "gelu_tanh", "silu") for form in ("bf16", "f16")]
+    fits = [f"{activation}_{form}" for activation in ("gelu", "gelu_tanh", "silu")
+            for form in ("bf16", "f16")]
     of_what = [("total", "T", fit) for fit in fits] + [("reals", "T_reals", fit) for fit in fits]
     for record, end, fit in of_what:
         found, theorem = of.json(f"proofs/{fit}_{record}.json"), f"{fit}_{end}"
