@@ -1,5 +1,6 @@
 // Coq has the deployed kernels of GELU, its tanh form and SiLU, and accepts what is claimed of them over one
-// binade of bf16 but nothing that is a little wrong; exhaustively, over every number of bf16 and of f16.
+// binade of bf16 but nothing that is a little wrong; exhaustively, over every number of bf16 and of f16. Coq
+// also has what the kernels of norms do with one channel, and their limits.
 #include "approx/proof/coq_kernel.h"
 
 #include "approx/function/composite.h"
@@ -21,6 +22,8 @@
 #include "kernels/generated/silu_f16.h"
 #include "kernels/generated/silu_forward_bf16.h"
 #include "kernels/generated/silu_forward_f16.h"
+#include "kernels/layernorm.h"
+#include "kernels/side_policy.h"
 #include "kernels/support/digest.h"
 #include "kernels/support/files.h"
 #include "kernels/support/process.h"
@@ -377,6 +380,86 @@ TEST(CoqKernelScripts, AreForTheKernelsThatTheLibraryHas) {
     }
     EXPECT_EQ(next, fit.as<BackwardModel>()->format == Format::bf16 ? 0x7f80 : 0x7c00) << name;
   }
+}
+
+// ---- One channel of a norm ----------------------------------------------------------------------
+
+/// What layernorm.h makes of an x^, gamma and beta: y, the backward's x^, and the first fold of two products.
+/// Operands are bit patterns, in turn of all numbers and of those of magnitude 2^-7 to 2.
+template <class T>
+std::uint64_t hash_of_channels(int count, bool divides) {
+  using Hash = decltype(kSiluBf16);
+  std::uint64_t state = 1, hash = 0;
+  for (int i = 0; i < count; ++i) {
+    float operand[3], column[kernels::kColumnArrays];
+    for (float& number : operand) {
+      state = (state * 25214903917 + 11) % (std::uint64_t{1} << 48);
+      const auto bits = static_cast<std::uint32_t>(state >> 16);
+      number = kernels::float_of(i % 2 == 0 ? bits : bits % (1u << 26) + (15u << 26) + (bits >> 31 << 31));
+    }
+    const auto [x, gamma, beta] = operand;
+    const T y = kernels::narrow<T>(kernels::forward_output(x, 0.0f, 1.0f, gamma, beta));
+    const kernels::NormColumns columns = kernels::columns_at(column, 1);
+    kernels::prepare_column(columns, &gamma, &beta, 0, false);
+    const float c = kernels::CentredOutput<T>{&y, columns.beta}.template centred<float>(0);
+    // dx is x^ to the bit.
+    const float x_hat =
+        divides ? c / gamma : kernels::input_gradient(-0.0f, c, 0.0f, *columns.reciprocal, -0.0f, 1.0f, 1.0f);
+    using Terms = kernels::GradientTerms<kernels::Norm::rms, float, kernels::CentredStaged>;
+    const float fold = Terms::first_fold<float>({{x, 0.0f, gamma}}, {{beta, 0.0f, x_hat}}).v[0];
+    for (const float result : {kernels::widen(y), x_hat, fold}) hash = Hash::hashed(hash, result);
+  }
+  return hash;
+}
+
+TEST_F(CoqKernel, NightlyHasOneChannelOfANorm) {
+  for (const Checked& file : compile_library(kCoqSources, folder_.string(), kLongest, "Silu", true))
+    ASSERT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
+  static constexpr int kCount = 1000;
+  const auto same = [](const std::string& format, std::uint64_t hash) {
+    return fmt::format(
+        "From Coq Require Import ZArith.\nFrom Outgrad Require Import Kernel Forward NormChannel NormSum.\n"
+        "Open Scope Z_scope.\nDefinition next s := (s * 25214903917 + 11) mod 2 ^ 48.\n"
+        "Definition operand s (near : bool) := let b := s / 2 ^ 16 in of_pattern 24 128\n"
+        "  (if near then b mod 2 ^ 26 + 15 * 2 ^ 26 + b / 2 ^ 31 * 2 ^ 31 else b).\n"
+        "Fixpoint hash_of_channels s near count hash := match count with O => hash | S count =>\n"
+        "  let s1 := next s in let s2 := next s1 in let s3 := next s2 in\n"
+        "  let x := operand s1 near in let gamma := operand s2 near in let beta := operand s3 near in\n"
+        "  let y := channel_output {0} x gamma beta in let x_hat := channel_x_hat y gamma beta in\n"
+        "  hash_of_channels s3 (negb near) count (hashed (hashed (hashed hash (widen y)) x_hat)\n"
+        "    (summed (Fold x gamma beta x_hat))) end.\n"
+        "Lemma same : hash_of_channels 1 false {1} 0 = {2}.\nProof. vm_cast_no_check (eq_refl {2}). Qed.\n",
+        format, kCount, hash);
+  };
+  EXPECT_TRUE(accepts("Same.v", same("8 128", hash_of_channels<kernels::BF16>(kCount, false))));
+  EXPECT_TRUE(accepts("Same.v", same("11 16", hash_of_channels<kernels::F16>(kCount, false))));
+  EXPECT_TRUE(accepts("Same.v", same("24 128", hash_of_channels<float>(kCount, false))));
+  // A quotient in place of the product with the reciprocal.
+  EXPECT_TRUE(refuses("Same.v", same("8 128", hash_of_channels<kernels::BF16>(kCount, true)), kUnequal));
+
+  // The limits of the policy's test, for tau = 2^-bits.
+  const auto limits = [](const std::string& format, const kernels::SideLimits& of, int bits) {
+    const auto number = [](float value) {
+      return fmt::format("of_pattern 24 128 {}", kernels::bits_of(value));
+    };
+    return fmt::format(
+        "From Coq Require Import Reals SpecFloat Lra.\nFrom Flocq Require Import Core "
+        "IEEE754.BinarySingleNaN.\n"
+        "From Outgrad Require Import Kernel NormChannel.\nOpen Scope R_scope.\n"
+        "Goal exists L, lost_limits stored_{} (/ 2 ^ {}) L.\nProof.\n  let L := eval vm_compute in {{| slope "
+        ":= {}; "
+        "floor := {}; least_gamma := {}; greatest_gamma := {}; most := {} |}} in exists L.\n"
+        "  unfold lost_limits, e, least; simpl; (rewrite Rmax_left by lra) || (rewrite Rmax_right by lra).\n"
+        "  split; [intros x X; repeat (destruct X as [<-|X]; [now repeat split|]); contradiction|].\n"
+        "  unfold F2R; simpl; lra.\nQed.\n",
+        format, bits, number(of.slope), number(of.floor), number(of.least), number(of.greatest),
+        number(of.overflow));
+  };
+  EXPECT_TRUE(accepts("Limits.v", limits("bf16", kernels::lost_limits<kernels::BF16>(0x1p-4), 4)));
+  EXPECT_TRUE(accepts("Limits.v", limits("f16", kernels::lost_limits<kernels::F16>(0x1p-4), 4)));
+  EXPECT_TRUE(accepts("Limits.v", limits("f32", kernels::lost_limits<float>(0x1p-17), 17)));
+  EXPECT_TRUE(refuses("Limits.v", limits("bf16", kernels::lost_limits<kernels::BF16>(0x1.01p-4), 4),
+                      "Cannot find witness"));
 }
 
 // ---- The whole format ---------------------------------------------------------------------------
