@@ -540,10 +540,9 @@ void store_operators(Each&& each) {
        });
 }
 
-// GELU of what a linear layer gives before its bias is added; gated pairs; softmax; dropout, which with the
-// same seed is its own backward.
+// GELU of what a linear layer gives before its bias is added.
 template <class Backend, class Each>
-void operators_of_rows(Each&& each) {
+void bias_operators(Each&& each) {
   each("bias_gelu_forward(Tensor x, Tensor bias) -> (Tensor, Tensor)", "same(x), mask(x)",
        [](const Tensor& x, const Tensor& bias) {
          const On<Backend> call(x);
@@ -576,6 +575,10 @@ void operators_of_rows(Each&& each) {
         call.run.bias_gelu_backward(of);
         return std::tuple(dx, dbias);
       });
+}
+
+template <class Backend, class Each>
+void gated_operators(Each&& each) {
   each("gated_forward(Tensor a, Tensor? b, int activation) -> Tensor", "gated(a, b)",
        [](const Tensor& a, const OptionalTensor& b, i64 activation) {
          const On<Backend> call(a);
@@ -639,6 +642,11 @@ void operators_of_rows(Each&& each) {
         if (dz.numel() > 0) call.run.product_backward(of);
         return std::tuple(da, db);
       });
+}
+
+// Softmax; dropout, which with the same seed is its own backward.
+template <class Backend, class Each>
+void softmax_and_dropout_operators(Each&& each) {
   each("softmax_forward_code(Tensor x, SymInt columns) -> (Tensor, Tensor)", "same(x), octets(x, 8)",
        [](const Tensor& x, i64 columns) {
          const On<Backend> call(x);
@@ -819,7 +827,9 @@ template <class Backend, class Each>
 void operators(Each&& each) {
   activation_operators<Backend>(each);
   store_operators<Backend>(each);
-  operators_of_rows<Backend>(each);
+  bias_operators<Backend>(each);
+  gated_operators<Backend>(each);
+  softmax_and_dropout_operators<Backend>(each);
   norm_operators<Backend>(each);
   operators_of_sums<Backend>(each);
   operators_of_norms_in_8_bits<Backend>(each);

@@ -3,19 +3,8 @@
 # project of C alone.
 # usage: package_test.sh REPOSITORY BUILD
 set -euo pipefail
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-
-# attempt WHAT COMMAND...: the command's output is shown if it fails.
-attempt() {
-  local what=$1 log=$work/log
-  shift
-  if ! "$@" >"$log" 2>&1; then
-    cat "$log"
-    echo "FAILED: $what"
-    exit 1
-  fi
-}
+# shellcheck source=tests/system/attempt.sh
+source "$1/tests/system/attempt.sh"
 
 attempt "the installation" cmake --install "$2" --prefix "$work/first"
 mv "$work/first" "$work/prefix"  # an installed copy may be moved

@@ -4,19 +4,8 @@
 # fitter's libraries is found.
 # usage: subproject_test.sh REPOSITORY BUILD
 set -euo pipefail
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-
-# attempt WHAT COMMAND...: the command's output is shown if it fails.
-attempt() {
-  local what=$1 log=$work/log
-  shift
-  if ! "$@" >"$log" 2>&1; then
-    cat "$log"
-    echo "FAILED: $what"
-    exit 1
-  fi
-}
+# shellcheck source=tests/system/attempt.sh
+source "$1/tests/system/attempt.sh"
 
 # The sources as a subdirectory: the kernels and the library, nothing else, and nothing of the project's own
 # changes.
