@@ -48,12 +48,13 @@ def interface():
 
 
 def run(command, **environment):
-    """Ends with what the program wrote, unless it succeeds without a warning."""
+    """Ends with what the program wrote, unless it succeeds."""
     try:
         done = subprocess.run(command, cwd=ROOT, check=False, env={**os.environ, **environment},
             stderr=subprocess.PIPE, text=True)
     except FileNotFoundError:
-        sys.exit(f"site.py: {command[0]} is missing: apt-get install {command[0]}")
+        print(f"site.py: {command[0]} is missing: apt-get install {command[0]}", file=sys.stderr)
+        sys.exit(3)
     if done.returncode != 0:
         sys.exit(done.stderr)
 

@@ -1,6 +1,7 @@
 """README.md and the pages of docs/ say what is so: the figures that they claim are those of the committed
 headers and results (page_figures.py), the pictures are drawn again, of the same figures, a file that a page
-names or links to exists, and where a row of a table names files and then functions, these stand in them.
+names or links to exists, and where a row of a table names files and then functions, these stand in them. The
+theorems of docs/proofs.md are those of Coq's library or of what certify writes.
 README.md is short, and its first screen has the gain, a picture and code. page_commands_test.py runs the
 pages' commands.
 
@@ -16,6 +17,7 @@ import tempfile
 from page_figures import wrong_figures
 
 BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+THEOREM = re.compile(r"^```coq[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 DRAWN = re.compile(r"<dc:description>(.*?)</dc:description>", re.DOTALL)
 FILE = re.compile(r"`((?:approx|autotune|docs|examples|kernels|tests|validation)/[\w./]+\.\w+)`")
@@ -71,6 +73,21 @@ def pictures_hold(repository):
     return not old
 
 
+def theorems_hold(repository):
+    """docs/proofs.md: each statement, by its words, stands in a file for Coq, or in a template of one."""
+    def words(text):
+        return " ".join(text.split())
+
+    known = "".join(path.read_text() for path in sorted((repository / "approx/proof").rglob("*"))
+                    if path.suffix in (".v", ".cpp"))
+    known = words(known.replace("{name}", "silu_bf16").replace("{format}", "8 128"))
+    said = THEOREM.findall((repository / "docs/proofs.md").read_text())
+    unknown = [text for text in said if words(text) not in known]
+    for text in unknown:
+        print(f"FAILED: docs/proofs.md: no such theorem: {text.splitlines()[0]}")
+    return len(said) >= 3 and not unknown
+
+
 def first_screen_holds(repository):
     """What a reader decides by: within 25 lines the table of gains, the picture and three lines of Python."""
     lines = (repository / "README.md").read_text().splitlines()
@@ -93,6 +110,8 @@ def main():
     failed = [page.name for page in pages if not page_holds(page, repository)]
     if not first_screen_holds(repository):
         failed.append("README.md's first screen")
+    if not theorems_hold(repository):
+        failed.append("docs/proofs.md's theorems")
     if not pictures_hold(repository):
         failed.append("pictures.py")
     print(f"docs: {len(pages)} pages, failed: {failed}")
