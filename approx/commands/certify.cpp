@@ -8,6 +8,7 @@
 #include "approx/proof/coq_check.h"
 #include "approx/proof/coq_kernel.h"
 #include "approx/proof/coq_reals.h"
+#include "approx/proof/coq_span.h"
 #include "approx/proof/coq_text.h"
 #include "approx/proof/sollya.h"
 #include "approx/proof/witness.h"
@@ -114,7 +115,8 @@ int confirm_by_coq(const Fit& fit, const coq::Groups& groups, const std::string&
   std::vector<std::string> accepted;
   for (const auto& [bound, of] :
        {std::pair('A', "A of {} of {} rows"), std::pair('x', "the ranges in {} of {} files"),
-        std::pair('B', "B in {} of {} cases"), std::pair('T', "T in {} of {} files")}) {
+        std::pair('B', "B in {} of {} cases"), std::pair('T', "T in {} of {} files"),
+        std::pair('G', "the error at every y in {} of {} files")}) {
     const auto asked = std::ranges::count(checked.bounds, bound, &coq::Checked::bound);
     const auto proven = std::ranges::count_if(checked.bounds, [&](const coq::Checked& f) {
       return f.bound == bound && f.outcome == coq::Outcome::proven;
@@ -128,10 +130,12 @@ int confirm_by_coq(const Fit& fit, const coq::Groups& groups, const std::string&
     return [=](const coq::Checked& f) { return f.bound == bound && f.file.ends_with(end); };
   };
   if (std::ranges::any_of(checked.bounds, is('A', "")) &&
-      std::ranges::none_of(checked.bounds, is('x', "_index.v")))
+      std::ranges::none_of(checked.bounds, is('x', "_index.v")) &&
+      std::ranges::none_of(checked.bounds, is('G', "_bound.v")))
     fmt::print(lines, "{}: no theorem here says that the kernel asks each row only for x of its range ({})\n",
                fit.name,
-               coq::has_kernel(fit) ? "that one is for all rows" : "Coq's library has no such kernel");
+               coq::has_kernel(fit) || coq::has_spans(fit) ? "that one is for all rows"
+                                                           : "Coq's library has no such kernel");
   if (form)
     kernels::print_result(form, kernels::parse_json<nlohmann::ordered_json>(coq::to_json(checked, fit)),
                           "bounds");

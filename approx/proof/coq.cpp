@@ -4,6 +4,7 @@
 #include "approx/function/composite.h"
 #include "approx/proof/coq_index.h"
 #include "approx/proof/coq_kernel.h"
+#include "approx/proof/coq_span.h"
 #include "approx/proof/coq_text.h"
 #include "kernels/host/errors.h"
 
@@ -323,6 +324,7 @@ Groups scripts(const Fit& fit, const std::string& path, const std::vector<int>& 
     groups[0].push_back(std::move(kernel));
     groups[1].push_back(index_script(fit));
   }
+  if (rows.empty() && has_spans(fit)) add(groups, span_scripts(fit, path));
   return groups;
 }
 

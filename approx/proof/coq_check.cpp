@@ -212,8 +212,9 @@ CheckedFit check_all(const Groups& groups, const std::string& activation, const 
                      const std::function<void(const Checked&)>& said) {
   CheckedFit checked;
   find_programs(checked, folder);
-  const bool total = std::ranges::any_of(groups | std::views::join,
-                                         [](const WitnessScript& script) { return script.bound == 'T'; });
+  const bool total = std::ranges::any_of(groups | std::views::join, [](const WitnessScript& script) {
+    return script.bound == 'T' || script.bound == 'G';
+  });
   checked.library = compile_library(sources, folder, limit_s, activation, total);
   std::ranges::for_each(checked.library, said);
   if (checked.library.empty() || checked.library.back().outcome != Outcome::proven) return checked;

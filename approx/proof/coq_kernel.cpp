@@ -65,7 +65,7 @@ std::string kernel_text(const BackwardModel& m) {
   return fmt::format(R"(Definition kernel : header := Eval vm_compute in {{|
   rows := {};
   y_hi := {}; y_lo := {}; t_min := {}; y_max := {};
-  index_scale := {}; index_bias := {};
+  index_scale := {}; index_bias := {}; right_s := {};
   left_y := {}; left_bits := {}; left_row := {}; left_knee := {}; left_base := {};
   table := [
 {}
@@ -77,8 +77,9 @@ Definition T : float radix2 := Float radix2 {} ({}).
 )",
                      m.kRows, fp32_number(m.kYHi), fp32_number(m.kYLo), fp32_number(m.kTMin),
                      fp32_number(m.kYMax), fp32_number(m.kIndexScale), fp32_number(m.kIndexBias),
-                     fp32_number(m.kLeftY), m.kLeftBits, m.kLeftRow, m.kLeftKnee, m.kLeftBase,
-                     fmt::join(rows, ";\n"), power_of_two(m.kT), integer, exponent);
+                     m.kHasRight ? fp32_number(m.kRightS) : "S754_infinity false", fp32_number(m.kLeftY),
+                     m.kLeftBits, m.kLeftRow, m.kLeftKnee, m.kLeftBase, fmt::join(rows, ";\n"),
+                     power_of_two(m.kT), integer, exponent);
 }
 
 std::string kernel_text(const RoundedForwardModel& m) {
@@ -150,11 +151,28 @@ Proof. apply exhausted; [reflexivity|reflexivity|repeat split; discriminate|exac
 
 }  // namespace
 
+bool is_described(const Fit& fit) {
+  const auto* m = fit.as<BackwardModel>();
+  return m != nullptr && known_activation(fit.function) != nullptr && m->kMasked && m->kHasLeft &&
+         !m->kRightBoth && !m->kHasBreaks && m->kCentred && !m->kTwoWord && m->kScheme == kernels::kHorner;
+}
+
 bool has_kernel(const Fit& fit) {
   const auto* m = fit.as<BackwardModel>();
-  return m != nullptr && known_activation(fit.function) != nullptr &&
-         (m->format == Format::f16 || m->format == Format::bf16) && m->kMasked && m->kHasLeft &&
-         !m->kHasRight && !m->kHasBreaks && m->kCentred && !m->kTwoWord && m->kScheme == kernels::kHorner;
+  return is_described(fit) && !m->kHasRight && (m->format == Format::f16 || m->format == Format::bf16);
+}
+
+WitnessScript constants_script(const Fit& fit) {
+  const auto* backward = fit.as<BackwardModel>();
+  return {
+      fit.name + "_kernel.v",
+      fmt::format("(* The constants and rows of {}, as the kernel in Coq computes with them. *)\n\nFrom "
+                  "Coq Require Import ZArith List SpecFloat.\n"
+                  "From Flocq Require Import Core.\nFrom Outgrad Require Import Kernel{}.\nImport "
+                  "ListNotations.\nOpen Scope Z_scope.\n\n{}",
+                  fit.name, backward != nullptr ? "" : " Forward",
+                  backward != nullptr ? kernel_text(*backward) : kernel_text(*fit.as<RoundedForwardModel>())),
+      0, backward != nullptr ? backward->kT : 0, 'T'};
 }
 
 WitnessScript kernel_script(const Fit& fit, const std::string& path) {
@@ -174,14 +192,7 @@ WitnessScript kernel_script(const Fit& fit, const std::string& path) {
         path, "backward",
         "a mask, a left segment, cells of equal width, centred rows and Horner's scheme are needed: Coq's "
         "library has no other kernel");
-  return {fit.name + "_kernel.v",
-          fmt::format("(* The constants and rows of {}, as the kernel in Coq computes with them. *)\n\nFrom "
-                      "Coq Require Import ZArith List SpecFloat.\n"
-                      "From Flocq Require Import Core.\nFrom Outgrad Require Import Kernel{}.\nImport "
-                      "ListNotations.\nOpen Scope Z_scope.\n\n{}",
-                      fit.name, backward != nullptr ? "" : " Forward",
-                      backward != nullptr ? kernel_text(*backward) : kernel_text(*forward)),
-          0, backward != nullptr ? backward->kT : 0, 'T'};
+  return constants_script(fit);
 }
 
 WitnessScript covered_script(const Fit& forward, const Fit& backward, int k, int first, int last) {

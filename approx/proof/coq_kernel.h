@@ -14,13 +14,18 @@
 
 namespace outgrad::approx::coq {
 
-/// Whether the library describes the backward kernel of a fit: f16 or bf16 with a mask, a left
-/// segment, cells of equal width, centred rows and Horner's scheme.
+/// Whether Kernel.v describes the backward kernel of a fit: with a mask, a left segment, cells of equal
+/// width, centred rows and Horner's scheme.
+bool is_described(const Fit& fit);
+/// Whether it is one in f16 or bf16, without a right segment, whose numbers can all be tried.
 bool has_kernel(const Fit& fit);
 
 /// NAME_kernel.v: a backward fit as the definition kernel, and T, the claim kT; or a rounded forward fit as
-/// the definition forward. @throws kernels::SpecError if the fit is not one whose kernel the library
-/// describes: backward has_kernel(), forward in f16 or bf16.
+/// the definition forward.
+WitnessScript constants_script(const Fit& fit);
+
+/// The same. @throws kernels::SpecError if the fit is not one whose numbers can all be tried: backward
+/// has_kernel(), forward in f16 or bf16.
 WitnessScript kernel_script(const Fit& fit, const std::string& path);
 
 /// NAME_all_K.v, where NAME is the backward fit's: the lemma covered, that the check holds at the format's

@@ -22,9 +22,14 @@ Definition row_by (h : header) (in_left : bool) (v : spec_float) : Z :=
   else row_index (fma v (index_scale h) (index_bias h)) (rows h).
 Definition row_of (h : header) (y : spec_float) (m : bool) : Z :=
   row_by h (in_left_segment h y m) (variable h y m).
+(* What the row's polynomial is of: in the right segment y itself. *)
+Definition argument (h : header) (y : spec_float) (m : bool) : spec_float :=
+  if in_left_segment h y m || less (variable h y m) (right_s h) then variable h y m else at_most y (y_max h).
 
-Theorem evaluates_row_of h y m : evaluate_backward h y m = evaluate_row h (row_of h y m) (variable h y m).
-Proof. unfold evaluate_backward, row_of, row_by, variable, in_left_segment. now destruct (negb m && _). Qed.
+Theorem evaluates_row_of h y m : evaluate_backward h y m = evaluate_row h (row_of h y m) (argument h y m).
+Proof.
+  unfold evaluate_backward, argument, row_of, row_by, variable, in_left_segment. now destruct (negb m && _).
+Qed.
 
 (* ---- What is asked --------------------------------------------------------------------------- *)
 

@@ -1,13 +1,13 @@
 (* The fp32 kernel that computes f' x from y and the branch bit, as kernels/eval.h has it (evaluate_backward,
    over the operations of FloatOps), for headers with a mask, a left segment, centred rows and Horner's
-   scheme, without break points, right segment or second words. It computes with the standard library's
-   SpecFloat, so that Coq can run it.
+   scheme, without break points or second words. It computes with the standard library's SpecFloat, so that
+   Coq can run it.
 
    What SpecFloat has are add, subtract, multiply and square root; proven here is that its subtraction and
    square root and the fused multiply-add defined here are Flocq's for every operand, hence correctly rounded
    in the real numbers. *)
 
-From Coq Require Import Reals ZArith List Bool SpecFloat Lia.
+From Coq Require Import Reals ZArith List Bool SpecFloat Lia Lra.
 From Flocq Require Import Core IEEE754.BinarySingleNaN Calc.Operations.
 From Outgrad Require Import Format.
 Import ListNotations.
@@ -58,11 +58,12 @@ Definition octave_row (z : spec_float) (fraction_bits knee base first_row rows :
 
 (* ---- The kernel ------------------------------------------------------------------------------ *)
 
-(* The members of a generated header that the kernel reads, with their names there. A row is its centre, c0,
-   c1, ... *)
+(* The members of a generated header that the kernel reads, with their names there; right_s is infinity where
+   there is no right segment. A row is its centre, c0, c1, ... *)
 Record header := {
   rows : Z; y_hi : spec_float; y_lo : spec_float; t_min : spec_float; y_max : spec_float;
   index_scale : spec_float; index_bias : spec_float;
+  right_s : spec_float;
   left_y : spec_float; left_bits : Z; left_row : Z; left_knee : Z; left_base : Z;
   table : list (list spec_float)
 }.
@@ -85,8 +86,9 @@ Definition evaluate_backward (h : header) (y : spec_float) (m : bool) : spec_flo
     let z := non_positive y in
     evaluate_row h (octave_row z (left_bits h) (left_knee h) (left_base h) (left_row h) (rows h)) z
   else
-    let v := evaluate_coordinate h y m in
-    evaluate_row h (row_index (fma v (index_scale h) (index_bias h)) (rows h)) v.
+    let s := evaluate_coordinate h y m in
+    evaluate_row h (row_index (fma s (index_scale h) (index_bias h)) (rows h)) (if less s (right_s h) then s
+      else y).
 
 (* The fp32 number of a bit pattern of a format that is not wider. *)
 Definition of_pattern (prec emax pattern : Z) : spec_float :=
@@ -182,3 +184,40 @@ Proof.
   rewrite Rlt_bool_true in E by exact H.
   destruct E as (E & F & _). split; [apply valid_binary_B2SF|]. now rewrite is_finite_SF_B2SF, SF2R_B2SF.
 Qed.
+
+Lemma sub_nearest a b v w : stands_for 24 128 a v -> stands_for 24 128 b w ->
+  (Rabs (nearest 24 128 (v - w)) < bpow radix2 128)%R ->
+    stands_for 24 128 (sub a b) (nearest 24 128 (v - w)).
+Proof.
+  intros A B H. apply stands_for_Flocq in A as (a' & -> & FA & <-).
+  apply stands_for_Flocq in B as (b' & -> & FB & <-). rewrite sub_Flocq.
+  pose proof (Bminus_correct 24 128 _ _ mode_NE a' b' FA FB) as E. rewrite Rlt_bool_true in E by exact H.
+  destruct E as (E & F & _). split; [apply valid_binary_B2SF|]. now rewrite is_finite_SF_B2SF, SF2R_B2SF.
+Qed.
+
+Lemma sqrt_nearest a v : stands_for 24 128 a v -> (0 <= v)%R ->
+  stands_for 24 128 (sqrt32 a) (nearest 24 128 (sqrt v)).
+Proof.
+  intros A P. apply stands_for_Flocq in A as (b & -> & F & <-). rewrite sqrt_Flocq.
+  destruct (Bsqrt_correct 24 128 _ _ mode_NE b) as (E & G & _). split; [apply valid_binary_B2SF|].
+  rewrite is_finite_SF_B2SF, SF2R_B2SF. split; [|exact E]. rewrite G. destruct b as [| | |[] m e H]; trivial.
+  exfalso. simpl in P. pose proof (F2R_lt_0 radix2 (Float radix2 (Zneg m) e) ltac:(reflexivity)). lra.
+Qed.
+
+(* Comparisons. *)
+Lemma less_stands x y v w : stands_for 24 128 x v -> stands_for 24 128 y w -> less x y = Rlt_bool v w.
+Proof.
+  intros X Y. apply stands_for_Flocq in X as (a & -> & FA & <-).
+  apply stands_for_Flocq in Y as (b & -> & FB & <-). now apply Bltb_correct.
+Qed.
+Lemma less_equal_stands x y v w : stands_for 24 128 x v -> stands_for 24 128 y w ->
+  less_equal x y = Rle_bool v w.
+Proof.
+  intros X Y. apply stands_for_Flocq in X as (a & -> & FA & <-).
+  apply stands_for_Flocq in Y as (b & -> & FB & <-). now apply Bleb_correct.
+Qed.
+Lemma less_values x y v w : stands_for 24 128 x v -> stands_for 24 128 y w -> less x y = true -> (v < w)%R.
+Proof. intros X Y E. rewrite (less_stands x y v w X Y) in E. now destruct (Rlt_bool_spec v w). Qed.
+Lemma less_equal_values x y v w : stands_for 24 128 x v -> stands_for 24 128 y w -> less_equal x y = true ->
+  (v <= w)%R.
+Proof. intros X Y E. rewrite (less_equal_stands x y v w X Y) in E. now destruct (Rle_bool_spec v w). Qed.

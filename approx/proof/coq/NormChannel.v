@@ -192,15 +192,6 @@ Proof.
   apply round_aux_Flocq.
 Qed.
 
-Lemma sub_nearest a b v w : stands_for 24 128 a v -> stands_for 24 128 b w ->
-  Rabs (nearest 24 128 (v - w)) < bpow radix2 128 -> stands_for 24 128 (sub a b) (nearest 24 128 (v - w)).
-Proof.
-  intros A B H. apply stands_for_Flocq in A as (a' & -> & FA & <-).
-  apply stands_for_Flocq in B as (b' & -> & FB & <-). rewrite sub_Flocq.
-  pose proof (Bminus_correct 24 128 _ _ mode_NE a' b' FA FB) as E. rewrite Rlt_bool_true in E by exact H.
-  destruct E as (E & F & _). split; [apply valid_binary_B2SF|]. now rewrite is_finite_SF_B2SF, SF2R_B2SF.
-Qed.
-
 Lemma mul_nearest a b v w : stands_for 24 128 a v -> stands_for 24 128 b w ->
   Rabs (nearest 24 128 (v * w)) < bpow radix2 128 -> stands_for 24 128 (mul a b) (nearest 24 128 (v * w)).
 Proof.
@@ -471,21 +462,6 @@ Proof.
   replace (SFabs (B2SF b)) with (B2SF (Babs b)) by now destruct b.
   split; [apply valid_binary_B2SF|]. rewrite is_finite_SF_B2SF, SF2R_B2SF, is_finite_Babs, B2R_Babs.
     now split.
-Qed.
-
-Lemma less_values x y v w : stands_for 24 128 x v -> stands_for 24 128 y w -> less x y = true -> v < w.
-Proof.
-  intros X Y E. apply stands_for_Flocq in X as (a & -> & FA & <-).
-  apply stands_for_Flocq in Y as (b & -> & FB & <-). change (Bltb a b = true) in E.
-  rewrite Bltb_correct in E by trivial. now destruct (Rlt_bool_spec (B2R a) (B2R b)).
-Qed.
-
-Lemma less_equal_values x y v w : stands_for 24 128 x v -> stands_for 24 128 y w -> less_equal x y = true ->
-  v <= w.
-Proof.
-  intros X Y E. apply stands_for_Flocq in X as (a & -> & FA & <-).
-  apply stands_for_Flocq in Y as (b & -> & FB & <-). change (Bleb a b = true) in E.
-  rewrite Bleb_correct in E by trivial. now destruct (Rle_bool_spec (B2R a) (B2R b)).
 Qed.
 
 (* b <= s g - f in fp32, in the real numbers. The product overflows only where b is far less. *)

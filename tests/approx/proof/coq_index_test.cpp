@@ -3,16 +3,13 @@
 // whole format is in coq_test.cpp.
 #include "approx/proof/coq_index.h"
 
-#include "approx/proof/coq_check.h"
 #include "approx/proof/coq_kernel.h"
-#include "kernels/support/errors.h"
+#include "tests/approx/proof/coq_folder.h"
 #include "tests/approx/shared.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <functional>
 #include <regex>
 #include <string>
@@ -21,8 +18,6 @@
 namespace outgrad::approx::coq {
 namespace {
 
-constexpr double kIndexPatience = 900;  // seconds
-
 /// `text` from `begin` on, as far as `end`.
 std::string cut_out(const std::string& text, const std::string& begin, const std::string& end) {
   const std::size_t from = text.find(begin), to = text.find(end, from + begin.size());
@@ -30,39 +25,7 @@ std::string cut_out(const std::string& text, const std::string& begin, const std
   return text.substr(from, to - from);
 }
 
-class CoqIndex : public testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = std::filesystem::path(testing::TempDir()) / ("outgrad_coq_index_" + std::to_string(::getpid()));
-    std::filesystem::create_directories(folder_);
-    try {
-      CheckedFit versions;
-      find_programs(versions, folder());
-    } catch (const kernels::EnvironmentError& lacking) {
-      GTEST_SKIP() << lacking.what();
-    }
-  }
-  void TearDown() override {
-    if (!folder_.empty()) std::filesystem::remove_all(folder_);
-  }
-  [[nodiscard]] Checked judge(const WitnessScript& script) const {
-    return check(script, folder(), kIndexPatience);
-  }
-  void expect_proven(const WitnessScript& script) const {
-    const Checked result = judge(script);
-    EXPECT_EQ(result.outcome, Outcome::proven) << script.name << ": " << result.output;
-  }
-  void expect_refused(const WitnessScript& script, const std::string& error) const {
-    const Checked result = judge(script);
-    EXPECT_EQ(result.outcome, Outcome::refused) << script.name;
-    EXPECT_NE(result.output.find(error), std::string::npos) << script.name << ": " << result.output;
-  }
-
-  [[nodiscard]] std::string folder() const { return folder_.string(); }
-
- private:
-  std::filesystem::path folder_;
-};
+using CoqIndex = CoqFolder;
 
 /// A fit whose kernel is that of gelu_bf16 but for one thing, or whose rows have ranges that are.
 struct Variant {
@@ -114,7 +77,7 @@ WitnessScript row_lemma(const Fit& fit) {
 TEST_F(CoqIndex, NightlyAcceptsSomeNumbersAndRefusesWhatIsALittleWrong) {
   const Fit fit = committed("gelu_bf16");
   for (const Checked& file :
-       compile_library(kRoot + "/approx/proof/coq", folder(), kIndexPatience, "Gelu", false))
+       compile_library(kRoot + "/approx/proof/coq", folder(), kFilePatience, "Gelu", false))
     ASSERT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
   expect_proven(ranges_script(fit));
   expect_proven(kernel_script(fit, ""));

@@ -1,0 +1,182 @@
+// The fp32 numbers are cut into spans that leave none out, and Coq accepts the kernel's error over one of
+// them but nothing that is a little wrong; exhaustively, at every fp32 number.
+#include "approx/proof/coq_span.h"
+
+#include "approx/proof/coq_check.h"
+#include "approx/proof/coq_text.h"
+#include "kernels/eval.h"
+#include "kernels/generated/gelu_f32.h"
+#include "tests/approx/proof/coq_folder.h"
+#include "tests/approx/shared.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <utility>
+
+namespace outgrad::approx::coq {
+namespace {
+
+const std::string kSpanLibrary = kRoot + "/approx/proof/coq/";
+const char* const kSpanFits[] = {"gelu_f32", "gelu_tanh_f32", "silu_f32"};
+
+/// `before` has to be there once.
+WitnessScript with(WitnessScript script, const std::string& before, const std::string& after) {
+  const std::size_t at = script.text.find(before);
+  EXPECT_TRUE(at != std::string::npos && script.text.find(before, at + 1) == std::string::npos) << before;
+  script.text.replace(at, before.size(), after);
+  return script;
+}
+
+/// Ends of a span, in the order of its numbers: -bits where y < 0.
+std::pair<int, int> ends_of(const WitnessScript& script) {
+  int first = 0, last = 0;
+  const std::string& text = script.text;
+  EXPECT_EQ(std::sscanf(text.c_str() + text.find("first := Eval"),
+                        "first := Eval vm_compute in at_numeral (%d)", &first),
+            1);
+  EXPECT_EQ(std::sscanf(text.c_str() + text.find("last := Eval"),
+                        "last := Eval vm_compute in at_numeral (%d)", &last),
+            1);
+  return {first, last};
+}
+float number_of(int numeral) {
+  const float magnitude = kernels::float_of(static_cast<std::uint32_t>(std::abs(numeral)));
+  return numeral < 0 ? -magnitude : magnitude;
+}
+
+TEST(CoqSpans, LeaveNoNumberOutAndAreOfOneRow) {
+  for (const char* const name : kSpanFits) {
+    const Fit fit = committed(name);
+    const auto& model = *fit.as<BackwardModel>();
+    const double y_star = Composite(activation_from_expression(fit.function)).y_star().to_double();
+    std::map<bool, int> next;
+    const Groups groups = span_scripts(fit, name);
+    for (const WitnessScript& script : groups.at(2)) {
+      const bool right = script.name.ends_with("_right.v");
+      const auto [first, last] = ends_of(script);
+      if (next.contains(right)) {
+        EXPECT_EQ(first, next[right]) << script.name;
+      } else {
+        EXPECT_GE(number_of(first), y_star);
+        EXPECT_LT(number_of(first - 1), y_star);
+      }
+      next[right] = last + 1;
+      constexpr int kLooks = 1000;
+      for (int i = 0; i <= kLooks; ++i) {
+        const float y = number_of(first + static_cast<int>((std::int64_t{last} - first) * i / kLooks));
+        EXPECT_EQ(deployed_place(model, y, right).row, script.row) << script.name << ": " << y;
+      }
+    }
+    EXPECT_EQ(number_of(next[true] - 1), model.kYMax);
+    EXPECT_EQ(next[false], 0);
+  }
+}
+
+TEST(CoqSpans, AreOfTheKernelsThatTheLibraryHas) {
+  for (const char* const name : {"gelu_bf16", "mish_f32", "silu_bf16_product", "gelu_forward"})
+    EXPECT_THROW((void)span_scripts(committed(name), name), kernels::SpecError) << name;
+}
+
+class CoqSpan : public CoqFolder {};
+
+// Row 5 of GELU, the first of its right segment.
+TEST_F(CoqSpan, NightlyIsAcceptedAndNothingALittleWrong) {
+  const Fit fit = committed("gelu_f32");
+  for (const Checked& file : compile_library(kSpanLibrary, folder(), kFilePatience, "Gelu", true))
+    ASSERT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
+  const Groups groups = span_scripts(fit, "");
+  const WitnessScript& kernel = groups[0].at(0);
+  expect_proven(kernel);
+  const Groups bounds = scripts(fit, "", {5});
+  for (const WitnessScript& script : bounds[1]) expect_proven(script);
+  const auto span = std::ranges::find(groups[2], "gelu_f32_span_5_right.v", &WitnessScript::name);
+  ASSERT_NE(span, groups[2].end());
+  expect_proven(*span);
+
+  // The kernel, against the compiled one.
+  constexpr std::uint32_t kStep = 2097143, kCount = 2048;
+  std::uint64_t hash = 0;
+  for (std::uint32_t i = 0; i < kCount; ++i) {
+    for (const bool m : {false, true}) {
+      const float g = kernels::evaluate_backward<kernels::generated::GeluF32>(
+          kernels::FloatOps{}, kernels::float_of(i * kStep), m);
+      __extension__ using Wide = unsigned __int128;
+      hash = static_cast<std::uint64_t>((Wide{hash} * 1000003 + kernels::canonical_bits(g) + 1) %
+                                        ((std::uint64_t{1} << 61) - 1));
+    }
+  }
+  const auto same = [&](std::uint64_t results) {
+    return WitnessScript{
+        "Same.v",
+        fmt::format("From Coq Require Import ZArith.\nFrom Outgrad Require Import Kernel gelu_f32_kernel.\n"
+                    "Lemma same : (hash_of_results kernel 24 128 0 {0} {1} = {2})%Z.\n"
+                    "Proof. vm_cast_no_check (eq_refl {2}%Z). Qed.\n",
+                    kStep, kCount, results)};
+  };
+  expect_proven(same(hash));
+  constexpr const char* kUnequal = "The term \"eq_refl\" has type";
+  expect_refused(same(hash + 1), kUnequal);
+
+  // A number more at either end is of another row.
+  const auto [first, last] = ends_of(*span);
+  const auto stretched = [&](int from, int to) {
+    const auto value = [](int numeral) {
+      const auto [integer, exponent] = integer_and_exponent(static_cast<double>(number_of(numeral)));
+      return fmt::format("{} / 2 ^ {}", integer, -exponent);
+    };
+    WitnessScript script = *span;
+    for (const auto& [what, was, is] : {std::tuple("first", first, from), std::tuple("last", last, to)}) {
+      script = with(script, fmt::format("{} := Eval vm_compute in at_numeral ({})", what, was),
+                    fmt::format("{} := Eval vm_compute in at_numeral ({})", what, is));
+      script = with(script, fmt::format("value {} = {}.", what, value(was)),
+                    fmt::format("value {} = {}.", what, value(is)));
+    }
+    return script;
+  };
+  expect_proven(stretched(first, last));
+  expect_refused(stretched(first - 1, last), "");
+  expect_refused(stretched(first, last + 1), "");
+
+  // A lower claim, a coefficient that is not the kernel's, and a kernel whose right segment begins later.
+  const BackwardModel& model = *fit.as<BackwardModel>();
+  const Piece& piece = *std::ranges::find(model.pieces, 5, &Piece::row);
+  Fit claiming = fit;
+  claiming.as<BackwardModel>()->kAB = 0.999 * (piece.certified + piece.evaluation);
+  claiming.as<BackwardModel>()->kK = 0;
+  const Groups claim = span_scripts(claiming, "");
+  expect_refused(*std::ranges::find(claim[2], span->name, &WitnessScript::name), "Cannot find witness");
+  for (const auto& change : {+[](BackwardModel& m) { m.pieces.at(5).c[2] *= 1.0001F; },
+                             +[](BackwardModel& m) { m.kRightS *= 1.001F; }}) {
+    Fit other = fit;
+    change(*other.as<BackwardModel>());
+    expect_proven(span_scripts(other, "")[0].at(0));
+    expect_refused(*span, "");
+  }
+}
+
+class CoqSpanExhaustive : public CoqFolder, public testing::WithParamInterface<const char*> {};
+
+TEST_P(CoqSpanExhaustive, AcceptsEveryNumber) {
+  const Fit fit = committed(GetParam());
+  const CheckedFit checked = check_all(scripts(fit, GetParam()), known_activation(fit.function)->module,
+                                       kSpanLibrary, folder(), kFilePatience, 2, [](const Checked& file) {
+                                         EXPECT_EQ(file.outcome, Outcome::proven)
+                                             << file.file << ": " << file.output;
+                                       });
+  EXPECT_TRUE(checked.holds());
+  EXPECT_NE(std::ranges::find(checked.bounds, std::string(GetParam()) + "_bound.v", &Checked::file),
+            checked.bounds.end());
+}
+
+INSTANTIATE_TEST_SUITE_P(Committed, CoqSpanExhaustive, testing::ValuesIn(kSpanFits),
+                         [](const auto& fit) { return std::string(fit.param); });
+
+}  // namespace
+}  // namespace outgrad::approx::coq
