@@ -7,6 +7,7 @@
 #include "approx/proof/coq.h"
 #include "approx/proof/coq_check.h"
 #include "approx/proof/coq_kernel.h"
+#include "approx/proof/coq_product.h"
 #include "approx/proof/coq_reals.h"
 #include "approx/proof/coq_span.h"
 #include "approx/proof/coq_text.h"
@@ -237,7 +238,9 @@ coq::Groups scripts_of(const CertifyArguments& a, const Fit& subject) {
     const coq::Groups total = coq::exhaustion_scripts(delivers, subject, a.fit);
     if (a.bound.empty() || a.bound == "T") coq::add(groups, total);
   }
-  if (a.bound == "T" && a.forward.empty()) coq::add(groups, coq::reals_scripts(subject, a.fit));
+  if (a.bound == "T" && a.forward.empty())
+    coq::add(groups,
+             model->of_product() ? coq::product_scripts(subject, a.fit) : coq::reals_scripts(subject, a.fit));
   return groups;
 }
 

@@ -32,8 +32,7 @@ constexpr const char* kProbe =
     "Goal forall u, 0 <= u <= 1 -> u - u * u <= 3 / 10.\n"
     "Proof. intros u Hu. interval with (i_bisect u, i_taylor u, i_degree 3%nat, i_prec 30%positive). Qed.\n";
 constexpr double kProbeLimit = 300;
-/// The last file of _CoqProject that A, B and the ranges need; T needs those behind it, too, but for the
-/// norms', which take two seconds.
+/// The last file of _CoqProject that A, B and the ranges need; T needs some of those behind it, too.
 constexpr const char* kLastOfLibrary = "Index.v";
 
 /// The first number with dots that a program prints when it is asked for its version.

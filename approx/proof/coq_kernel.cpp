@@ -178,7 +178,7 @@ WitnessScript constants_script(const Fit& fit) {
 WitnessScript kernel_script(const Fit& fit, const std::string& path) {
   const auto* backward = fit.as<BackwardModel>();
   const auto* forward = fit.as<RoundedForwardModel>();
-  const Format format = backward != nullptr  ? backward->format
+  const Format format = backward != nullptr  ? backward->of_product() ? backward->product : backward->format
                         : forward != nullptr ? forward->format
                                              : Format::f32;
   if (known_activation(fit.function) == nullptr)
@@ -187,7 +187,7 @@ WitnessScript kernel_script(const Fit& fit, const std::string& path) {
     throw kernels::SpecError(path, "kind",
                              "a fit in f16 or bf16, backward or rounded forward, is needed: Coq's library "
                              "has no other kernel");
-  if (backward != nullptr && !has_kernel(fit))
+  if (backward != nullptr && (!is_described(fit) || backward->kHasRight))
     throw kernels::SpecError(
         path, "backward",
         "a mask, a left segment, cells of equal width, centred rows and Horner's scheme are needed: Coq's "

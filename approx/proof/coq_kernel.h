@@ -25,7 +25,7 @@ bool has_kernel(const Fit& fit);
 WitnessScript constants_script(const Fit& fit);
 
 /// The same. @throws kernels::SpecError if the fit is not one whose numbers can all be tried: backward
-/// has_kernel(), forward in f16 or bf16.
+/// has_kernel() or the same of_product(), forward in f16 or bf16.
 WitnessScript kernel_script(const Fit& fit, const std::string& path);
 
 /// NAME_all_K.v, where NAME is the backward fit's: the lemma covered, that the check holds at the format's

@@ -1,27 +1,35 @@
 // Coq has the deployed kernels of GELU, its tanh form and SiLU, and accepts what is claimed of them over one
 // binade of bf16 but nothing that is a little wrong; exhaustively, over every number of bf16 and of f16. Coq
-// also has what the kernels of norms do with one channel, and their limits.
+// also has what the kernels of norms do with one channel, and their limits; and the kernels of gated pairs.
 #include "approx/proof/coq_kernel.h"
 
 #include "approx/function/composite.h"
 #include "approx/function/format.h"
 #include "approx/proof/coq_check.h"
+#include "approx/proof/coq_product.h"
 #include "approx/proof/coq_reals.h"
 #include "approx/proof/coq_text.h"
 #include "approx/proof/witness.h"
 #include "kernels/eval.h"
 #include "kernels/generated/gelu_bf16.h"
+#include "kernels/generated/gelu_bf16_product.h"
 #include "kernels/generated/gelu_f16.h"
+#include "kernels/generated/gelu_f16_product.h"
 #include "kernels/generated/gelu_forward_bf16.h"
 #include "kernels/generated/gelu_forward_f16.h"
 #include "kernels/generated/gelu_tanh_bf16.h"
+#include "kernels/generated/gelu_tanh_bf16_product.h"
 #include "kernels/generated/gelu_tanh_f16.h"
+#include "kernels/generated/gelu_tanh_f16_product.h"
 #include "kernels/generated/gelu_tanh_forward_bf16.h"
 #include "kernels/generated/gelu_tanh_forward_f16.h"
 #include "kernels/generated/silu_bf16.h"
+#include "kernels/generated/silu_bf16_product.h"
 #include "kernels/generated/silu_f16.h"
+#include "kernels/generated/silu_f16_product.h"
 #include "kernels/generated/silu_forward_bf16.h"
 #include "kernels/generated/silu_forward_f16.h"
+#include "kernels/gate.h"
 #include "kernels/layernorm.h"
 #include "kernels/side_policy.h"
 #include "kernels/support/digest.h"
@@ -131,7 +139,7 @@ struct Compiled {
     return static_cast<std::uint64_t>((Wide{hash} * 1000003 + kernels::canonical_bits(result) + 1) %
                                       kModulus);
   }
-  [[nodiscard]] float number(int pattern) const {
+  [[nodiscard]] float number(std::int64_t pattern) const {
     return static_cast<float>(decode(format, static_cast<std::uint32_t>(pattern)));
   }
   /// As hash_of_results in Kernel.v.
@@ -139,7 +147,8 @@ struct Compiled {
     std::uint64_t hash = 0;
     for (int i = 0; i < count; ++i) {
       for (const bool m : {false, true})
-        hash = hashed(hash, kernels::evaluate_backward<Backward>(kernels::FloatOps{}, number(i * step), m));
+        hash = hashed(hash, kernels::evaluate_backward<Backward>(kernels::FloatOps{},
+                                                                 number(std::int64_t{step} * i), m));
     }
     return hash;
   }
@@ -462,6 +471,109 @@ TEST_F(CoqKernel, NightlyHasOneChannelOfANorm) {
                       "Cannot find witness"));
 }
 
+// ---- A gated pair -------------------------------------------------------------------------------
+
+/// A header's constants, and what its kernel makes of every kPairStep-th fp32 number.
+constexpr int kPairStep = 1048573, kPairCount = 4096;
+struct PairKernel {
+  const char* name;
+  double relative, absolute;
+  std::uint64_t results;
+};
+template <class Header>
+PairKernel pair_kernel() {
+  return {Header::kName, Header::kRelative, Header::kAbsolute,
+          Compiled<float, Header, void>{Format::f32}.hash_of_results(kPairStep, kPairCount)};
+}
+const PairKernel kPairKernels[] = {
+    pair_kernel<generated::SiluBf16Product>(),     pair_kernel<generated::SiluF16Product>(),
+    pair_kernel<generated::GeluTanhBf16Product>(), pair_kernel<generated::GeluTanhF16Product>(),
+    pair_kernel<generated::GeluBf16Product>(),     pair_kernel<generated::GeluF16Product>()};
+
+std::string dyadic(double value) {
+  const auto [integer, exponent] = integer_and_exponent(value);
+  return fmt::format("Float radix2 ({}) ({})", integer, exponent);
+}
+
+std::string same_pair_hash(const PairKernel& of, std::uint64_t results) {
+  return fmt::format(
+      "From Coq Require Import ZArith.\nFrom Outgrad Require Import Kernel {0}_kernel.\nOpen Scope Z_scope.\n"
+      "Lemma results : hash_of_results kernel 24 128 0 {1} {2} = {3}.\nProof. vm_cast_no_check (eq_refl "
+      "{3}). Qed.\n",
+      of.name, kPairStep, kPairCount, results);
+}
+
+TEST(CoqPairScripts, HaveTheBallOfTheHeaderAndAreForPairsAlone) {
+  static_assert(kernels::kGateError < 136e-9, "gate_error of GatedPair.v");
+  for (const PairKernel& of : kPairKernels) {
+    const Fit fit = committed(of.name);
+    EXPECT_FALSE(has_kernel(fit));  // its index is not that of a stored y
+    const Groups groups = product_scripts(fit, of.name);
+    const std::string& text = groups.at(1).at(0).text;
+    for (const auto& [what, value] : {std::pair("relative", of.relative), {"absolute", of.absolute}})
+      EXPECT_NE(text.find(fmt::format("Definition {} : float radix2 := {}.", what, dyadic(value))),
+                std::string::npos)
+          << of.name;
+    EXPECT_EQ(groups.at(0).at(0).claim, fit.as<BackwardModel>()->kT);
+  }
+  Fit mish = committed("silu_bf16_product");
+  mish.function = "x*tanh(softplus(x))";
+  EXPECT_THROW((void)product_scripts(mish, ""), kernels::SpecError);
+}
+
+/// That T holds from x* on, where the largest error is, to -1.
+std::string near_minimum(const PairKernel& of, double t, double relative) {
+  return fmt::format(
+      "From Coq Require Import ZArith.\nFrom Flocq Require Import Core.\nFrom Outgrad Require Import Kernel "
+      "SiluSeries Continuum Product {0}_kernel.\nOpen Scope Z_scope.\n"
+      "Lemma near : check_between bf16_least kernel ({1}) ({2}) ({3}) true star (point (- 2 ^ place_bits)) = "
+      "true.\nProof. vm_cast_no_check (eq_refl true). Qed.\n",
+      of.name, dyadic(t), dyadic(relative), dyadic(of.absolute));
+}
+
+TEST_F(CoqKernel, NightlyHasAPairAndNothingALittleWrong) {
+  for (const Checked& file : compile_library(kCoqSources, folder_.string(), kLongest, "Silu", true))
+    ASSERT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
+  for (const PairKernel& of : {kPairKernels[0], kPairKernels[1]}) {
+    Fit fit = committed(of.name);
+    auto& model = *fit.as<BackwardModel>();
+    ASSERT_TRUE(accepts(kernel_script(fit, "")));
+    EXPECT_TRUE(accepts("Same.v", same_pair_hash(of, of.results)));
+    EXPECT_TRUE(refuses("Same.v", same_pair_hash(of, of.results + 1), kUnequal));
+
+    // An error that was seen is refused as T, as is what no function of (s, bit) goes below; a little more is
+    // accepted, but not of a ball that is a little wider.
+    const double seen = model.found.at("T").error, above = seen * (1 + 0x1p-9);
+    EXPECT_LE(model.kT, above);
+    EXPECT_TRUE(accepts("Near.v", near_minimum(of, above, of.relative)));
+    EXPECT_TRUE(refuses("Near.v", near_minimum(of, seen * (1 - 0x1p-20), of.relative), kUnequal));
+    EXPECT_TRUE(refuses("Near.v", near_minimum(of, model.kO, of.relative), kUnequal));
+    EXPECT_TRUE(refuses("Near.v", near_minimum(of, above, 1.01 * of.relative), kUnequal));
+
+    // A coefficient of the row about x* that is damaged.
+    const auto row =
+        std::ranges::find_if(model.pieces, [](const Piece& p) { return p.v_lo < 0 && p.v_hi > 0; });
+    row->c[0] -= 0x1p-12f;
+    ASSERT_TRUE(accepts(kernel_script(fit, "")));
+    EXPECT_TRUE(refuses("Near.v", near_minimum(of, above, of.relative), kUnequal));
+  }
+
+  // The theorems; not with a part of the line left out.
+  const PairKernel& of = kPairKernels[0];
+  const Groups groups = product_scripts(committed(of.name), "");
+  ASSERT_TRUE(accepts(groups.at(0).at(0)));
+  const WitnessScript& theorems = groups.at(1).at(0);
+  EXPECT_TRUE(accepts(theorems));
+  const std::string product = kernels::read_file(kCoqSources + "Product.v");
+  EXPECT_TRUE(refuses("Product.v", with(product, " &&\n  check true star (point outer)", ""), "Error"));
+  // The branch bit read the other way round.
+  ASSERT_TRUE(accepts("Kernel.v", with(kernels::read_file(kCoqSources + "Kernel.v"),
+                                       "if m then r else SFopp r", "if m then SFopp r else r")));
+  for (const char* const name : {"Exhaustion", "Forward", "SiluSeries", "Continuum", "NormChannel"})
+    ASSERT_TRUE(accepts(std::string(name) + ".v", kernels::read_file(kCoqSources + name + ".v")));
+  EXPECT_TRUE(refuses("Product.v", product, "Error"));
+}
+
 // ---- The whole format ---------------------------------------------------------------------------
 
 class CoqKernelExhaustive : public CoqKernel {
@@ -494,6 +606,24 @@ TEST_F(CoqKernelExhaustive, GeluTanhBf16) { prove("gelu_tanh", "bf16", kGeluTanh
 TEST_F(CoqKernelExhaustive, GeluTanhF16) { prove("gelu_tanh", "f16", kGeluTanhF16); }
 TEST_F(CoqKernelExhaustive, SiluBf16) { prove("silu", "bf16", kSiluBf16); }
 TEST_F(CoqKernelExhaustive, SiluF16) { prove("silu", "f16", kSiluF16); }
+
+class CoqPair : public CoqKernel, public testing::WithParamInterface<PairKernel> {};
+
+TEST_P(CoqPair, ExhaustiveIsProvenOverTheWholeLine) {
+  const std::string name = GetParam().name;
+  const Fit fit = committed(name);
+  const CheckedFit checked = check_all(product_scripts(fit, ""), known_activation(fit.function)->module,
+                                       kCoqSources, folder_.string(), kLongest, 2, [](const Checked& file) {
+                                         EXPECT_EQ(file.outcome, Outcome::proven)
+                                             << file.file << ": " << file.output;
+                                       });
+  EXPECT_TRUE(checked.holds());
+  EXPECT_EQ(checked.bounds.back().theorems, (std::vector<std::string>{name + "_T", name + "_pair"}));
+  EXPECT_TRUE(accepts("Same.v", same_pair_hash(GetParam(), GetParam().results)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, CoqPair, testing::ValuesIn(kPairKernels),
+                         [](const auto& of) { return std::string(of.param.name); });
 
 }  // namespace
 }  // namespace outgrad::approx::coq
