@@ -31,6 +31,7 @@
 #include "kernels/generated/silu_forward_f16.h"
 #include "kernels/gate.h"
 #include "kernels/layernorm.h"
+#include "kernels/product.h"
 #include "kernels/side_policy.h"
 #include "kernels/support/digest.h"
 #include "kernels/support/files.h"
@@ -393,20 +394,37 @@ TEST(CoqKernelScripts, AreForTheKernelsThatTheLibraryHas) {
 
 // ---- One channel of a norm ----------------------------------------------------------------------
 
+/// Triples of operands: bit patterns of all numbers, or of those of magnitude 2^-7 to 2. In Coq they are next
+/// and operand.
+class Operands {
+ public:
+  std::array<float, 3> next(bool near) {
+    std::array<float, 3> numbers{};
+    for (float& number : numbers) {
+      state_ = (state_ * 25214903917 + 11) % (std::uint64_t{1} << 48);
+      const auto bits = static_cast<std::uint32_t>(state_ >> 16);
+      number = kernels::float_of(near ? bits % (1u << 26) + (15u << 26) + (bits >> 31 << 31) : bits);
+    }
+    return numbers;
+  }
+
+ private:
+  std::uint64_t state_ = 1;
+};
+const std::string kOperandsInCoq =
+    "Definition next s := (s * 25214903917 + 11) mod 2 ^ 48.\n"
+    "Definition operand s (near : bool) := let b := s / 2 ^ 16 in of_pattern 24 128\n"
+    "  (if near then b mod 2 ^ 26 + 15 * 2 ^ 26 + b / 2 ^ 31 * 2 ^ 31 else b).\n";
+
 /// What layernorm.h makes of an x^, gamma and beta: y, the backward's x^, and the first fold of two products.
-/// Operands are bit patterns, in turn of all numbers and of those of magnitude 2^-7 to 2.
 template <class T>
 std::uint64_t hash_of_channels(int count, bool divides) {
   using Hash = decltype(kSiluBf16);
-  std::uint64_t state = 1, hash = 0;
+  std::uint64_t hash = 0;
+  Operands operands;
   for (int i = 0; i < count; ++i) {
-    float operand[3], column[kernels::kColumnArrays];
-    for (float& number : operand) {
-      state = (state * 25214903917 + 11) % (std::uint64_t{1} << 48);
-      const auto bits = static_cast<std::uint32_t>(state >> 16);
-      number = kernels::float_of(i % 2 == 0 ? bits : bits % (1u << 26) + (15u << 26) + (bits >> 31 << 31));
-    }
-    const auto [x, gamma, beta] = operand;
+    float column[kernels::kColumnArrays];
+    const auto [x, gamma, beta] = operands.next(i % 2 == 1);
     const T y = kernels::narrow<T>(kernels::forward_output(x, 0.0f, 1.0f, gamma, beta));
     const kernels::NormColumns columns = kernels::columns_at(column, 1);
     kernels::prepare_column(columns, &gamma, &beta, 0, false);
@@ -428,9 +446,7 @@ TEST_F(CoqKernel, NightlyHasOneChannelOfANorm) {
   const auto same = [](const std::string& format, std::uint64_t hash) {
     return fmt::format(
         "From Coq Require Import ZArith.\nFrom Outgrad Require Import Kernel Forward NormChannel NormSum.\n"
-        "Open Scope Z_scope.\nDefinition next s := (s * 25214903917 + 11) mod 2 ^ 48.\n"
-        "Definition operand s (near : bool) := let b := s / 2 ^ 16 in of_pattern 24 128\n"
-        "  (if near then b mod 2 ^ 26 + 15 * 2 ^ 26 + b / 2 ^ 31 * 2 ^ 31 else b).\n"
+        "Open Scope Z_scope.\n{3}"
         "Fixpoint hash_of_channels s near count hash := match count with O => hash | S count =>\n"
         "  let s1 := next s in let s2 := next s1 in let s3 := next s2 in\n"
         "  let x := operand s1 near in let gamma := operand s2 near in let beta := operand s3 near in\n"
@@ -438,7 +454,7 @@ TEST_F(CoqKernel, NightlyHasOneChannelOfANorm) {
         "  hash_of_channels s3 (negb near) count (hashed (hashed (hashed hash (widen y)) x_hat)\n"
         "    (summed (Fold x gamma beta x_hat))) end.\n"
         "Lemma same : hash_of_channels 1 false {1} 0 = {2}.\nProof. vm_cast_no_check (eq_refl {2}). Qed.\n",
-        format, kCount, hash);
+        format, kCount, hash, kOperandsInCoq);
   };
   EXPECT_TRUE(accepts("Same.v", same("8 128", hash_of_channels<kernels::BF16>(kCount, false))));
   EXPECT_TRUE(accepts("Same.v", same("11 16", hash_of_channels<kernels::F16>(kCount, false))));
@@ -531,9 +547,43 @@ std::string near_minimum(const PairKernel& of, double t, double relative) {
       of.name, dyadic(t), dyadic(relative), dyadic(of.absolute));
 }
 
+/// What product.h makes of f(a), b and dz, from z on: z, and db.
+template <class T>
+std::uint64_t hash_of_pairs(int count) {
+  using Fit = generated::SiluBf16Product;  // db is the same of all
+  static constexpr auto kTable = Fit::table();
+  const kernels::FloatOps ops;
+  std::uint64_t hash = 0;
+  Operands operands;
+  for (int i = 0; i < count; ++i) {
+    const auto [f, b, dz] = operands.next(true);
+    const float z = kernels::widen(kernels::narrow<T>(f * b));
+    const auto kept = kernels::keep_product(ops, z, f, b);
+    const float db = kernels::product_gradients(ops, Fit{}, kTable, dz, kept.z, kept.slot, true).db;
+    for (const float result : {z, db}) hash = decltype(kSiluBf16)::hashed(hash, result);
+  }
+  return hash;
+}
+
+std::string same_pairs(const std::string& format, std::uint64_t hash) {
+  return fmt::format(
+      "From Coq Require Import ZArith.\nFrom Outgrad Require Import Kernel Forward GatedPair.\n"
+      "Open Scope Z_scope.\n{3}"
+      "Fixpoint hash_of_pairs s count hash := match count with O => hash | S count =>\n"
+      "  let s1 := next s in let s2 := next s1 in let s3 := next s2 in let b := operand s2 true in\n"
+      "  let z := pair_output {0} (operand s1 true) b in\n"
+      "  hash_of_pairs s3 count (hashed (hashed hash (widen z)) (mul (operand s3 true) (pair_quotient z b))) "
+      "end.\n"
+      "Lemma same : hash_of_pairs 1 {1} 0 = {2}.\nProof. vm_cast_no_check (eq_refl {2}). Qed.\n",
+      format, kPairCount, hash, kOperandsInCoq);
+}
+
 TEST_F(CoqKernel, NightlyHasAPairAndNothingALittleWrong) {
   for (const Checked& file : compile_library(kCoqSources, folder_.string(), kLongest, "Silu", true))
     ASSERT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
+  EXPECT_TRUE(accepts("Same.v", same_pairs("8 128", hash_of_pairs<kernels::BF16>(kPairCount))));
+  EXPECT_TRUE(accepts("Same.v", same_pairs("11 16", hash_of_pairs<kernels::F16>(kPairCount))));
+  EXPECT_TRUE(refuses("Same.v", same_pairs("11 16", hash_of_pairs<kernels::BF16>(kPairCount)), kUnequal));
   for (const PairKernel& of : {kPairKernels[0], kPairKernels[1]}) {
     Fit fit = committed(of.name);
     auto& model = *fit.as<BackwardModel>();
