@@ -312,8 +312,8 @@ def proof_rows(of):
     """proofs.md: what Coq took for T, the library and the printing of assumptions included."""
     fits = [f"{activation}_{form}" for activation in ("gelu", "gelu_tanh", "silu")
             for form in ("bf16", "f16")]
-    of_what = [("total", "T", fit) for fit in fits] + [("reals", "T_reals", fit) for fit in fits]
-    for record, end, fit in of_what:
+    records = ("total", "T"), ("reals", "T_reals"), ("product", "product_T")
+    for record, end, fit in [(*names, fit) for names in records for fit in fits]:
         found, theorem = of.json(f"proofs/{fit}_{record}.json"), f"{fit}_{end}"
         assert found["holds"] and found["bounds"][-1]["theorems"][0] == theorem
         trust = found["assumptions"]
