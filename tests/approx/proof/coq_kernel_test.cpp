@@ -495,6 +495,7 @@ struct PairKernel {
   const char* name;
   double relative, absolute;
   std::uint64_t results;
+  friend void PrintTo(const PairKernel& of, std::ostream* out) { *out << of.name; }
 };
 template <class Header>
 PairKernel pair_kernel() {
