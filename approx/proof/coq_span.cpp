@@ -311,7 +311,7 @@ Proof.
     with (value last);
     [vm_cast_no_check (eq_refl true)|vm_cast_no_check (eq_refl true)|vm_cast_no_check (eq_refl true)|
      exact rounding|..].
-  - rewrite MAX. now apply finite32_stands.
+  - rewrite MAX. now apply Product.is_fp32_value.
   - rewrite first_value, last_value. lra.
   - rewrite last_value. assert (H : {hi} <= x).
     {{ apply right_from with (2 := Req_le _ _ eq_refl); try exact M. rewrite X. by_value upper. }}

@@ -189,7 +189,7 @@ def reached(of):
     yield row("PyTorch's gradient, which keeps x, in fp32", from_x, from_x, from_x, "counted")
     yield row("A, fit", *(power_up(h["kA"]) for h in fits), "`check`, Sollya, Coq")
     yield row("A + B, fit and evaluation", *(power_up(h.get("kAB", h["kA"] + h["kB"])) for h in fits),
-              "`check`, Gappa, Coq for A and for B")
+              "`check`, Gappa, Coq")
     yield row("max T / max O, x of the format", *(up(d["T_over_O"], 3) for d in own), "counted; T: Coq")
     yield row("max T / max O, every f32 x", "", *(up(d["T_over_O"], 3) for d in wide[1:]),
               "counted; over all real x `check`").replace("|  |", "| |")

@@ -78,52 +78,29 @@ Proof.
   rewrite Rlt_bool_false in E by exact O. rewrite fma_Flocq, E in F. discriminate.
 Qed.
 
-Lemma sqrt_nearest a v : stands_for 24 128 a v -> (0 <= v)%R ->
-  stands_for 24 128 (sqrt32 a) (nearest 24 128 (sqrt v)).
-Proof.
-  intros A P. apply stands_for_Flocq in A as (a' & -> & FA & <-). rewrite sqrt_Flocq.
-  destruct (Bsqrt_correct 24 128 _ _ mode_NE a') as (E & F & _). split; [apply valid_binary_B2SF|].
-  rewrite is_finite_SF_B2SF, SF2R_B2SF. split; trivial. rewrite F.
-  destruct a' as [| | |[] m e B]; try discriminate; trivial. exfalso. simpl in P.
-  pose proof (F2R_lt_0 radix2 (Float radix2 (Zneg m) e) eq_refl). lra.
-Qed.
-
 Lemma sqrt_finite a v : stands_for 24 128 a v -> is_finite_SF (sqrt32 a) = true -> (0 <= v)%R.
 Proof.
   intros (_ & _ & <-) F. destruct a as [s| | |[] m e]; try discriminate; simpl; try lra.
   apply F2R_ge_0. easy.
 Qed.
 
-Lemma less_value a b v w : stands_for 24 128 a v -> stands_for 24 128 b w -> less a b = Rlt_bool v w.
-Proof.
-  intros A B. apply stands_for_Flocq in A as (a' & -> & FA & <-).
-  apply stands_for_Flocq in B as (b' & -> & FB & <-). now apply (Bltb_correct 24 128).
-Qed.
-
-Lemma less_equal_value a b v w : stands_for 24 128 a v -> stands_for 24 128 b w ->
-  less_equal a b = Rle_bool v w.
-Proof.
-  intros A B. apply stands_for_Flocq in A as (a' & -> & FA & <-).
-  apply stands_for_Flocq in B as (b' & -> & FB & <-). now apply (Bleb_correct 24 128).
-Qed.
-
 Lemma at_least_value a b v w : stands_for 24 128 a v -> stands_for 24 128 b w ->
   stands_for 24 128 (at_least a b) (Rmax v w).
 Proof.
-  intros A B. unfold at_least. rewrite (less_value a b v w) by trivial.
+  intros A B. unfold at_least. rewrite (less_stands a b v w) by trivial.
   destruct (Rlt_bool_spec v w); [rewrite Rmax_right|rewrite Rmax_left]; trivial; lra.
 Qed.
 
 Lemma at_most_value a b v w : stands_for 24 128 a v -> stands_for 24 128 b w ->
   stands_for 24 128 (at_most a b) (Rmin v w).
 Proof.
-  intros A B. unfold at_most. rewrite (less_value b a w v) by trivial.
+  intros A B. unfold at_most. rewrite (less_stands b a w v) by trivial.
   destruct (Rlt_bool_spec w v); [rewrite Rmin_right|rewrite Rmin_left]; trivial; lra.
 Qed.
 
 Lemma non_positive_value a v : stands_for 24 128 a v -> stands_for 24 128 (non_positive a) (Rmin v 0).
 Proof.
-  intros A. unfold non_positive. rewrite (less_value (S754_zero false) a 0 v) by (trivial; now repeat split).
+  intros A. unfold non_positive. rewrite (less_stands (S754_zero false) a 0 v) by (trivial; now repeat split).
   destruct (Rlt_bool_spec 0 v); [rewrite Rmin_right by lra; now repeat split|rewrite Rmin_left]; trivial.
 Qed.
 
@@ -531,7 +508,7 @@ Proof.
     by (eexists _, _; split; [exact S|split; [exact S|split; apply Rle_refl]]).
   destruct (fma_span_correct _ _ _ _ _ _ _ _ _ Q B I J X S) as (n & N & l & u & L & U & K). clear J.
   cbn [fst snd] in L, U. apply andb_prop in H as [P H].
-  rewrite (less_value _ _ 0 l) in P by (trivial; now repeat split).
+  rewrite (less_stands _ _ 0 l) in P by (trivial; now repeat split).
   destruct (Rlt_bool_spec 0 l) as [O|]; [|discriminate].
   unfold row_index. rewrite (proj2 (proj2 (magnitude_number_value _ _ N))) by lra.
   apply row_fits_correct with i x; trivial.
@@ -558,7 +535,7 @@ Proof.
   pose proof (constants (left_y h) ltac:(simpl; tauto)) as Y. set (e := SF2R radix2 (left_y h)) in *.
   assert (e < 0)%R.
   { destruct sane_parts as (_ & _ & _ & N).
-    rewrite (less_value _ _ e 0) in N by (trivial; now repeat split). now destruct (Rlt_bool_spec e 0). }
+    rewrite (less_stands _ _ e 0) in N by (trivial; now repeat split). now destruct (Rlt_bool_spec e 0). }
   pose proof (non_positive_value _ _ L) as L'. pose proof (non_positive_value _ _ U) as U'.
   pose proof (non_positive_value _ _ A) as A'. change (stands_for 24 128 z (Rmin w 0)) in A'.
   assert (B' : (Rmin l 0 <= Rmin w 0 <= Rmin u 0)%R) by (unfold Rmin; repeat destruct Rle_dec; lra).
@@ -594,8 +571,8 @@ Proof.
   destruct mask; cbn [negb andb]; [exact (Core _ _ _ H Y A)|].
   pose proof (constants (left_y h) ltac:(simpl; tauto)) as E. set (e := SF2R radix2 (left_y h)) in *.
   destruct Y as (l & u & L & U & B). cbn [fst snd] in *.
-  rewrite (less_equal_value _ _ _ _ L E), (less_equal_value _ _ _ _ U E) in H.
-  rewrite (less_equal_value _ _ _ _ A E).
+  rewrite (less_equal_stands _ _ _ _ L E), (less_equal_stands _ _ _ _ U E) in H.
+  rewrite (less_equal_stands _ _ _ _ A E).
   destruct (Rle_bool_spec w e) as [O|O]; cbn [negb andb].
   - rewrite Rle_bool_true in H by lra. destruct (core_fits slope _) eqn:C; [|discriminate].
     apply (Core _ _ w C); trivial. exists l, (Rmin u e). cbn [fst snd].

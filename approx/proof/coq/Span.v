@@ -6,16 +6,13 @@
 
 From Coq Require Import Reals ZArith List Bool SpecFloat Lia Lra.
 From Flocq Require Import Core IEEE754.BinarySingleNaN.
-From Outgrad Require Import Calculus Activation BranchPoint Evaluation Format Kernel Index Continuum.
+From Outgrad Require Import Calculus Activation BranchPoint Evaluation Format Kernel Index Continuum Product.
 Import ListNotations.
 Open Scope R_scope.
 
 (* ---- Rounding to fp32 ------------------------------------------------------------------------ *)
 
 Definition value (a : spec_float) : R := SF2R radix2 a.
-
-Lemma fp32_le v w : v <= w -> fp32 v <= fp32 w.
-Proof. apply round_le; [now apply (fexp_correct 24 128)|apply valid_rnd_N]. Qed.
 
 Lemma fp32_same v : in_format 24 128 v -> fp32 v = v.
 Proof. intros [G _]. apply round_generic; trivial. apply valid_rnd_N. Qed.
@@ -30,10 +27,6 @@ Qed.
 Lemma below_overflow v k : (-149 <= k < 128)%Z -> Rabs v <= bpow radix2 k ->
   Rabs (nearest 24 128 v) < bpow radix2 128.
 Proof. intros K H. apply Rle_lt_trans with (1 := fp32_within v k ltac:(lia) H). apply bpow_lt. lia. Qed.
-
-Definition finite32 (a : spec_float) : bool := valid_binary 24 128 a && is_finite_SF a.
-Lemma finite32_stands a : finite32 a = true -> stands_for 24 128 a (value a).
-Proof. intros H. now apply andb_prop in H. Qed.
 
 (* |a| <= 2^size a. *)
 Definition size (a : spec_float) : Z :=
@@ -86,16 +79,16 @@ Qed.
 Fixpoint reach (c : list spec_float) (k : Z) : Z :=
   match c with [] => -149 | [a] => size a | a :: c => Z.max (Z.max (reach c k + k) (size a) + 1) (-149) end.
 Fixpoint fits (c : list spec_float) (k : Z) : bool :=
-  match c with [] => false | [a] => finite32 a
-    | a :: c => fits c k && finite32 a && (reach c k + k <? 127)%Z && (size a <? 127)%Z end.
+  match c with [] => false | [a] => is_fp32 a
+    | a :: c => fits c k && is_fp32 a && (reach c k + k <? 127)%Z && (size a <? 127)%Z end.
 
 Lemma horner_fits c k u32 u : fits c k = true -> stands_for 24 128 u32 u -> Rabs u <= bpow radix2 k ->
   stands_for 24 128 (horner32 c u32) (horner_fp32 (map value c) u) /\
   Rabs (horner_fp32 (map value c) u) <= bpow radix2 (reach c k).
 Proof.
   intros F U K. induction c as [|a c IH]; [discriminate|]. destruct c as [|b c].
-  - split; [now apply finite32_stands|now apply within_size].
-  - set (rest := b :: c) in *. assert (E : fits (a :: rest) k = fits rest k && finite32 a
+  - split; [now apply is_fp32_value|now apply within_size].
+  - set (rest := b :: c) in *. assert (E : fits (a :: rest) k = fits rest k && is_fp32 a
       && (reach rest k + k <? 127)%Z && (size a <? 127)%Z) by reflexivity. rewrite E in F.
     apply andb_prop in F as [F S]. apply andb_prop in F as [F R]. apply andb_prop in F as [F V].
     apply Z.ltb_lt in S, R. specialize (IH F) as [P B].
@@ -110,73 +103,21 @@ Proof.
     set (j := (Z.max (reach rest k + k) (size a) + 1)%Z) in *.
     assert (M' := Rle_trans _ _ _ M (bpow_le radix2 j (Z.max j (-149)) (Z.le_max_l _ _))).
     split; [|apply fp32_within; trivial; lia]. apply fma_nearest; trivial.
-    + now apply finite32_stands.
+    + now apply is_fp32_value.
     + apply below_overflow with (2 := M'). lia.
 Qed.
 
 Lemma evaluate_fits h row k v32 v centre c : nth (Z.to_nat row) (table h) [] = centre :: c ->
   stands_for 24 128 v32 v -> Rabs v <= bpow radix2 k ->
-  (-149 <= k < 127)%Z -> finite32 centre = true -> (size centre <= k)%Z -> fits c (k + 1) = true ->
+  (-149 <= k < 127)%Z -> is_fp32 centre = true -> (size centre <= k)%Z -> fits c (k + 1) = true ->
   stands_for 24 128 (evaluate_row h row v32) (horner_fp32 (map value c) (fp32 (v - value centre))).
 Proof.
   intros E V B K F S P. unfold evaluate_row. rewrite E.
   destruct (sum_within v (value centre) k k B (within_size _ _ S)) as [_ D]. rewrite Z.max_id in D.
   apply horner_fits with (k + 1)%Z; trivial.
-  - apply sub_nearest; trivial; [now apply finite32_stands|]. apply below_overflow with (2 := D). lia.
+  - apply sub_nearest; trivial; [now apply is_fp32_value|]. apply below_overflow with (2 := D). lia.
   - apply fp32_within; trivial. lia.
 Qed.
-
-(* ---- The bits of a number -------------------------------------------------------------------- *)
-
-(* Those of its magnitude are in the order of the magnitudes. *)
-Open Scope Z_scope.
-
-Definition magnitude_bits (a : spec_float) : Z :=
-  match a with S754_finite _ m e => (e + 149) * 2 ^ 23 + Zpos m | _ => 0 end.
-
-Lemma finite_bits a v : stands_for 24 128 a v -> bits a mod 2 ^ 31 = magnitude_bits a /\
-  match a with S754_finite _ m e => -149 <= e /\ Zpos m < 2 ^ 24 /\ (-149 < e -> 2 ^ 23 <= Zpos m)
-    | _ => True end.
-Proof.
-  intros (V & F & _). destruct a as [s|s| |s m e]; try discriminate; [now destruct s|].
-  apply andb_prop in V as [V B]. apply Zle_bool_imp_le in B. apply Zeq_bool_eq in V.
-  unfold SpecFloat.fexp, SpecFloat.emin in V. rewrite Digits.Zpos_digits2_pos in V.
-  pose proof (Digits.Zdigits_correct radix2 (Zpos m)) as [L U].
-  set (d := Digits.Zdigits radix2 (Zpos m)) in *.
-  change (Z.abs (Zpos m)) with (Zpos m) in L, U. change (radix2 ^ d)%Z with (2 ^ d)%Z in U.
-  change (radix2 ^ (d - 1))%Z with (2 ^ (d - 1))%Z in L.
-  assert (D : d <= 24) by lia.
-  assert (M : Zpos m < 2 ^ 24) by (eapply Z.lt_le_trans; [exact U|now apply Z.pow_le_mono_r]).
-  assert (N : -149 < e -> 2 ^ 23 <= Zpos m) by (intros H; clearbody d; assert (d = 24) by lia; subst d;
-    exact L).
-  split; [|repeat split; trivial; lia]. cbn [bits magnitude_bits].
-  assert (E : (if Zpos m <? 2 ^ 23 then Zpos m else (e + 149) * 2 ^ 23 + Zpos m)
-    = (e + 149) * 2 ^ 23 + Zpos m).
-  { destruct (Z.ltb_spec (Zpos m) (2 ^ 23)); trivial. replace e with (-149) by lia. reflexivity. }
-  rewrite E. assert (0 <= (e + 149) * 2 ^ 23 + Zpos m < 2 ^ 31) by lia.
-  destruct s; [rewrite Z.add_comm, <- (Z.mul_1_l (2 ^ 31)), Z_mod_plus_full, Z.mul_1_l|rewrite Z.add_0_l];
-    now apply Z.mod_small.
-Qed.
-
-Lemma bits_rise a b v w : stands_for 24 128 a v -> stands_for 24 128 b w -> (Rabs v <= Rabs w)%R ->
-  bits a mod 2 ^ 31 <= bits b mod 2 ^ 31.
-Proof.
-  intros A B L. destruct (finite_bits a v A) as [-> FA], (finite_bits b w B) as [-> FB].
-  destruct A as (_ & IA & <-), B as (_ & IB & <-).
-  destruct a as [sa|sa| |sa ma ea]; try discriminate; [destruct b as [| | |sb mb eb]; simpl; lia|].
-  destruct b as [sb|sb| |sb mb eb]; try discriminate; simpl in L; rewrite <- !F2R_Zabs, ?abs_cond_Zopp in L.
-  - exfalso. rewrite Rabs_R0 in L.
-    pose proof (F2R_gt_0 radix2 (Float radix2 (Zpos ma) ea) ltac:(reflexivity)).
-    simpl in *. lra.
-  - cbn [magnitude_bits Z.abs] in *. destruct (Z.le_gt_cases ea eb) as [H|H].
-    + destruct (Z.eq_dec ea eb) as [->|N]; [apply le_F2R in L; lia|lia].
-    + exfalso. rewrite (F2R_change_exp radix2 eb (Zpos ma) ea) in L by lia. apply le_F2R in L.
-      change (radix2 ^ (ea - eb)) with (2 ^ (ea - eb)) in L.
-      pose proof (Z.mul_le_mono_nonneg_l _ _ (Zpos ma) ltac:(lia) (Z.pow_le_mono_r 2 1 (ea - eb) ltac:(lia)
-        ltac:(lia))). lia.
-Qed.
-
-Open Scope R_scope.
 
 (* ---- The coordinate -------------------------------------------------------------------------- *)
 
@@ -186,9 +127,9 @@ Variable h : header.
 
 (* What the constants have to be like; 2^7 is far more than they are. *)
 Definition constants_fit : bool :=
-  let small a := finite32 a && (size a <=? 7)%Z in
+  let small a := is_fp32 a && (size a <=? 7)%Z in
   forallb small [y_hi h; y_lo h; t_min h; y_max h; index_scale h; left_y h; right_s h] &&
-  finite32 (index_bias h) && (size (index_bias h) <=? 60)%Z && negb (SFeqb (y_lo h) (S754_zero false)) &&
+  is_fp32 (index_bias h) && (size (index_bias h) <=? 60)%Z && negb (SFeqb (y_lo h) (S754_zero false)) &&
   less_equal (S754_zero false) (t_min h) && less_equal (S754_zero false) (index_scale h).
 
 Hypothesis constants : constants_fit = true.
@@ -207,9 +148,9 @@ Proof.
   apply andb_prop in C as [C B]. apply andb_prop in C as [C N]. rewrite forallb_forall in C.
   assert (All : forall a, In a [y_hi h; y_lo h; t_min h; y_max h; index_scale h; left_y h; right_s h] ->
     stands_for 24 128 a (value a) /\ Rabs (value a) <= bpow radix2 7).
-  { intros a A. specialize (C a A). apply andb_prop in C as [F S]. split. now apply finite32_stands.
+  { intros a A. specialize (C a A). apply andb_prop in C as [F S]. split. now apply is_fp32_value.
     apply within_size. now apply Z.leb_le. }
-  split; [exact All|]. split; [now apply finite32_stands|]. split; [apply within_size; now apply Z.leb_le|].
+  split; [exact All|]. split; [now apply is_fp32_value|]. split; [apply within_size; now apply Z.leb_le|].
   split; [now apply negb_true_iff|].
   split; [apply (less_equal_values _ _ _ _ (zero_stands false)) with (2 := M)|
     apply (less_equal_values _ _ _ _ (zero_stands false)) with (2 := I)]; apply All; simpl; tauto.
@@ -227,10 +168,10 @@ Definition position_of (m : bool) (y : spec_float) : spec_float :=
   fma (evaluate_coordinate h y m) (index_scale h) (index_bias h).
 
 Lemma square_rises v w : v <= w -> square_fp32 v <= square_fp32 w.
-Proof. intros L. apply fp32_le, Rplus_le_compat_r, fp32_le. lra. Qed.
+Proof. intros L. apply nearest_rises, Rplus_le_compat_r, nearest_rises. lra. Qed.
 
 Lemma coordinate_rises v w : v <= w -> coordinate_fp32 true v <= coordinate_fp32 true w.
-Proof. intros L. apply fp32_le, sqrt_le_1_alt. now apply square_rises. Qed.
+Proof. intros L. apply nearest_rises, sqrt_le_1_alt. now apply square_rises. Qed.
 
 Lemma coordinate_side m v : coordinate_fp32 m v = if m then coordinate_fp32 true v
   else - coordinate_fp32 true v.
@@ -266,10 +207,7 @@ Proof.
   assert (Q : stands_for 24 128 (sqrt32 (square_of y)) (fp32 (sqrt (square_fp32 v))))
     by (apply sqrt_nearest; trivial; lra).
   assert (QB := fp32_within _ 9 ltac:(lia) R). destruct m; [now split|]. split.
-  - apply stands_for_Flocq in Q as (b & -> & FB & E). unfold coordinate_fp32. rewrite <- E.
-    change (SFopp (B2SF b)) with (SFopp (B2SF b)). replace (SFopp (B2SF b)) with (B2SF (Bopp b))
-      by now destruct b.
-    split; [apply valid_binary_B2SF|]. now rewrite is_finite_SF_B2SF, SF2R_B2SF, is_finite_Bopp, B2R_Bopp.
+  - now apply opp_value.
   - unfold coordinate_fp32. cbv zeta. now rewrite Rabs_Ropp.
 Qed.
 
@@ -292,7 +230,7 @@ Proof.
   pose proof (coordinate_rises a v A) as P. pose proof (coordinate_rises v b B) as Q.
   pose proof (Rmult_le_compat_r k _ _ S P). pose proof (Rmult_le_compat_r k _ _ S Q).
   assert (M : forall v w, coordinate_fp32 m v * k <= coordinate_fp32 m w * k ->
-    position_fp32 m v <= position_fp32 m w) by (intros; apply fp32_le; fold k; lra).
+    position_fp32 m v <= position_fp32 m w) by (intros; apply nearest_rises; fold k; lra).
   destruct m.
   - split; [eapply Rle_trans; [apply Rmin_l|]|eapply Rle_trans; [|apply Rmax_r]]; now apply M.
   - split; [eapply Rle_trans; [apply Rmin_r|]|eapply Rle_trans; [|apply Rmax_l]]; apply M;
@@ -301,7 +239,7 @@ Qed.
 
 (* ---- Spans ----------------------------------------------------------------------------------- *)
 
-Definition y_fits (y : spec_float) : bool := finite32 y && (size y <=? 7)%Z.
+Definition y_fits (y : spec_float) : bool := is_fp32 y && (size y <=? 7)%Z.
 
 (* From first to last the kernel takes `row` of the core, and its polynomial in y or in the coordinate. *)
 Definition core_span (m in_y : bool) (row : Z) (first last : spec_float) : bool :=
@@ -314,7 +252,7 @@ Definition core_span (m in_y : bool) (row : Z) (first last : spec_float) : bool 
 
 Lemma y_fits_stands y : y_fits y = true -> stands_for 24 128 y (value y) /\ Rabs (value y) <= bpow radix2 7.
 Proof.
-  intros H. apply andb_prop in H as [F S]. split. now apply finite32_stands. now apply within_size, Z.leb_le.
+  intros H. apply andb_prop in H as [F S]. split. now apply is_fp32_value. now apply within_size, Z.leb_le.
 Qed.
 
 Lemma between_within a v b k : a <= v <= b -> Rabs a <= bpow radix2 k -> Rabs b <= bpow radix2 k ->
@@ -388,7 +326,7 @@ Definition left_span (row : Z) (first last : spec_float) : bool :=
 Lemma octave_rises a b v w : stands_for 24 128 a v -> stands_for 24 128 b w -> (Rabs v <= Rabs w)%R ->
   octave a <= octave b.
 Proof.
-  intros A B L. unfold octave. cbv zeta. pose proof (bits_rise a b v w A B L) as H.
+  intros A B L. unfold octave. cbv zeta. pose proof (magnitude_number_rises a b v w A B L) as H.
   assert (D : bits a mod 2 ^ 31 / 2 ^ (23 - left_bits h) <= bits b mod 2 ^ 31 / 2 ^ (23 - left_bits h)).
   { destruct (Z.lt_ge_cases (23 - left_bits h) 0) as [N|P].
     - rewrite (Z.pow_neg_r _ _ N), !Zdiv_0_r. lia.
@@ -502,7 +440,7 @@ Qed.
 (* 2^k bounds what the row's polynomial is of. *)
 Definition row_fits_within (h : header) (row k : Z) : bool :=
   match nth (Z.to_nat row) (table h) [] with [] => false
-    | centre :: c => finite32 centre && (size centre <=? k)%Z && fits c (k + 1) end &&
+    | centre :: c => is_fp32 centre && (size centre <=? k)%Z && fits c (k + 1) end &&
   (-149 <=? k)%Z && (k <? 127)%Z.
 
 (* The words of a row, as the theorems of A and B have them: without the zeros of a lower degree. *)
@@ -514,10 +452,10 @@ Definition within (h : header) (m : bool) (y : spec_float) (x bound : R) : Prop 
 
 Lemma fits_in_format c k a : fits c k = true -> In a (map value c) -> in_format 24 128 a.
 Proof.
-  intros F I. apply in_map_iff in I as (w & <- & I). enough (finite32 w = true) as V
-    by (apply finite32_stands in V; now apply stands_for_in_format in V).
+  intros F I. apply in_map_iff in I as (w & <- & I). enough (is_fp32 w = true) as V
+    by (apply is_fp32_value in V; now apply stands_for_in_format in V).
   induction c as [|b c IH]; [easy|]. destruct c as [|d c]; [destruct I as [->|[]]; exact F|].
-  assert (E : fits (b :: d :: c) k = fits (d :: c) k && finite32 b && (reach (d :: c) k + k <? 127)%Z
+  assert (E : fits (b :: d :: c) k = fits (d :: c) k && is_fp32 b && (reach (d :: c) k + k <? 127)%Z
     && (size b <? 127)%Z) by reflexivity. rewrite E in F. apply andb_prop in F as [F _].
   apply andb_prop in F as [F _]. apply andb_prop in F as [F V]. destruct I as [->|I]; trivial. now apply IH.
 Qed.
