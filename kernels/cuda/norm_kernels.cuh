@@ -46,6 +46,16 @@ __device__ __forceinline__ Tuple<float, kOctet> parameter_words(const void* para
   }
 }
 
+// Sets 8 elements of both; of an array that is not there, to what leaves x^ as it is.
+template <ParameterFormat P, bool Whole, class T>
+__device__ __forceinline__ void read_affine(const NormForwardArrays<T>& a, i64 at, int count,
+                                            Tuple<float, kOctet>& gamma, Tuple<float, kOctet>& beta) {
+  OUTGRAD_UNROLL
+  for (int k = 0; k < kOctet; ++k) gamma.v[k] = 1.0f, beta.v[k] = kMissingTerm;
+  if (a.gamma) gamma = parameter_words<P, Whole>(a.gamma, at, count, 1.0f);
+  if (a.beta) beta = parameter_words<P, Whole>(a.beta, at, count, kMissingTerm);
+}
+
 // One element of gamma or beta, or `absent` where there is none.
 template <ParameterFormat P>
 __device__ __forceinline__ float parameter_at(const void* parameters, i64 j, float absent) {
@@ -234,11 +244,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
     T* const y = a.y + row * a.n;
     home.each(thread, a.n, [&](const typename Row::Octets& octet, i64 at, int count, int, bool there) {
       Tuple<float, kOctet> gamma, beta;
-      OUTGRAD_UNROLL
-      for (int k = 0; k < kOctet; ++k) gamma.v[k] = 1.0f, beta.v[k] = kMissingTerm;
-      const i64 column = there ? at : 0;
-      if (a.gamma) gamma = parameter_words<P, Wide>(a.gamma, column, count, 1.0f);
-      if (a.beta) beta = parameter_words<P, Wide>(a.beta, column, count, kMissingTerm);
+      read_affine<P, Wide>(a, there ? at : 0, count, gamma, beta);
       float result[kOctet];
       OUTGRAD_UNROLL
       for (int k = 0; k < kOctet; ++k)
@@ -270,10 +276,7 @@ __global__ void __launch_bounds__(kEncodingThreads) norm_encode(NormForwardArray
     if constexpr (Wide) {
       const Octet<T> x = load_octet<kCodeAccess>(a.x + at);
       Tuple<float, kOctet> gamma, beta;
-      OUTGRAD_UNROLL
-      for (int k = 0; k < kOctet; ++k) gamma.v[k] = 1.0f, beta.v[k] = kMissingTerm;
-      if (a.gamma) gamma = parameter_words<P, true>(a.gamma, j, kOctet, 1.0f);
-      if (a.beta) beta = parameter_words<P, true>(a.beta, j, kOctet, kMissingTerm);
+      read_affine<P, true>(a, j, kOctet, gamma, beta);
       float quotient[kOctet];
       OUTGRAD_UNROLL
       for (int k = 0; k < kOctet; ++k)
