@@ -359,9 +359,41 @@ struct RegisterRow {
   __device__ __forceinline__ void finish(const Thread&, T*, i64) {}
 };
 
+// The part of a home that reads its octets anew each time, with read(octets, n, index).
+template <class Home, class Octets, bool Whole>
+struct LoopedRow {
+  template <int Sums, class Thread, class Chunk, class Finish>
+  __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64 n, const Chunk& chunk,
+                                                    const Finish& finish) const {
+    return looped_sums<Sums>(
+        thread, n,
+        [&](i64 index) {
+          Octets all;
+          static_cast<const Home*>(this)->read(all, n, index);
+          return chunk(all, index * kOctet, left(n, index), 0);
+        },
+        finish);
+  }
+  template <class Thread, class Body>
+  __device__ __forceinline__ void each(const Thread& thread, i64 n, const Body& body) {
+#pragma unroll 1
+    for (i64 index = thread.first(); index * kOctet < n; index += Thread::kApart) {
+      Octets all;
+      static_cast<const Home*>(this)->read(all, n, index);
+      body(all, index * kOctet, left(n, index), 0, true);
+    }
+  }
+  __device__ __forceinline__ void forget_values() {}
+
+ protected:
+  static __device__ __forceinline__ int left(i64 n, i64 index) {
+    return Whole || n - index * kOctet >= kOctet ? kOctet : static_cast<int>(n - index * kOctet);
+  }
+};
+
 // Whole: rows consist of whole octets and are aligned to the schedule's accesses.
 template <GpuNormSchedule S, class T, class Input, bool Whole>
-struct SharedRow {
+struct SharedRow : LoopedRow<SharedRow<S, T, Input, Whole>, Octet<T>[Input::kKept], Whole> {
   static constexpr bool kWhole = Whole, kStaged = !Whole;
   static constexpr int kKept = Input::kKept;
   using Octets = Octet<T>[kKept];
@@ -398,32 +430,10 @@ struct SharedRow {
     }
   }
 
-  template <int Sums, class Thread, class Chunk, class Finish>
-  __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64 n, const Chunk& chunk,
-                                                    const Finish& finish) const {
-    return looped_sums<Sums>(
-        thread, n,
-        [&](i64 index) {
-          Octets all;
-          OUTGRAD_UNROLL
-          for (int c = 0; c < kKept; ++c) all[c] = row(n, c)[index];
-          return chunk(all, index * kOctet, left(n, index), 0);
-        },
-        finish);
+  __device__ __forceinline__ void read(Octets & all, i64 n, i64 index) const {
+    OUTGRAD_UNROLL
+    for (int c = 0; c < kKept; ++c) all[c] = row(n, c)[index];
   }
-
-  template <class Thread, class Body>
-  __device__ __forceinline__ void each(const Thread& thread, i64 n, const Body& body) {
-#pragma unroll 1
-    for (i64 index = thread.first(); index * kOctet < n; index += Thread::kApart) {
-      Octets all;
-      OUTGRAD_UNROLL
-      for (int c = 0; c < kKept; ++c) all[c] = row(n, c)[index];
-      body(all, index * kOctet, left(n, index), 0, true);
-    }
-  }
-
-  __device__ __forceinline__ void forget_values() {}
 
   // Writes to the first tensor's place, if neighbouring threads are to write neighbouring elements.
   template <class Thread>
@@ -443,15 +453,10 @@ struct SharedRow {
         to[j] = reinterpret_cast<const T*>(row(n, 0))[j];
     }
   }
-
- private:
-  static __device__ __forceinline__ int left(i64 n, i64 index) {
-    return Whole || n - index * kOctet >= kOctet ? kOctet : static_cast<int>(n - index * kOctet);
-  }
 };
 
 template <GpuNormSchedule S, class T, class Input, bool Whole>
-struct MemoryRow {
+struct MemoryRow : LoopedRow<MemoryRow<S, T, Input, Whole>, Octet<T>[Input::kKept], Whole> {
   static constexpr bool kWhole = Whole, kStaged = false;
   static constexpr int kKept = Input::kKept;
   using Octets = Octet<T>[kKept];
@@ -465,42 +470,19 @@ struct MemoryRow {
         Octet<T> all[Input::kSources];
         OUTGRAD_UNROLL
         for (int c = 0; c < Input::kSources; ++c)
-          all[c] = Input::template load<S, Whole>(c, input.source[c], octet * kOctet, left(n, octet));
-        input.template combine<S, Whole>(all, octet * kOctet, left(n, octet));
+          all[c] = Input::template load<S, Whole>(c, input.source[c], octet * kOctet, this->left(n, octet));
+        input.template combine<S, Whole>(all, octet * kOctet, this->left(n, octet));
       }
     }
     OUTGRAD_UNROLL
     for (int c = 0; c < kKept; ++c) again[c] = input.again[c];
   }
 
-  template <int Sums, class Thread, class Chunk, class Finish>
-  __device__ __forceinline__ Tuple<float, Sums> sum(Thread& thread, i64 n, const Chunk& chunk,
-                                                    const Finish& finish) const {
-    return looped_sums<Sums>(
-        thread, n,
-        [&](i64 index) {
-          Octets all;
-          OUTGRAD_UNROLL
-          for (int c = 0; c < kKept; ++c)
-            all[c] = Input::template load<S, Whole>(c, again[c], index * kOctet, left(n, index));
-          return chunk(all, index * kOctet, left(n, index), 0);
-        },
-        finish);
+  __device__ __forceinline__ void read(Octets & all, i64 n, i64 index) const {
+    OUTGRAD_UNROLL
+    for (int c = 0; c < kKept; ++c)
+      all[c] = Input::template load<S, Whole>(c, again[c], index * kOctet, this->left(n, index));
   }
-
-  template <class Thread, class Body>
-  __device__ __forceinline__ void each(const Thread& thread, i64 n, const Body& body) {
-#pragma unroll 1
-    for (i64 index = thread.first(); index * kOctet < n; index += Thread::kApart) {
-      Octets all;
-      OUTGRAD_UNROLL
-      for (int c = 0; c < kKept; ++c)
-        all[c] = Input::template load<S, Whole>(c, again[c], index * kOctet, left(n, index));
-      body(all, index * kOctet, left(n, index), 0, true);
-    }
-  }
-
-  __device__ __forceinline__ void forget_values() {}
 
   template <class Thread>
   __device__ __forceinline__ void put(const Thread&, T* to, const Octet<T>& value, i64 at, int count) {
@@ -508,11 +490,6 @@ struct MemoryRow {
   }
   template <class Thread>
   __device__ __forceinline__ void finish(const Thread&, T*, i64) {}
-
- private:
-  static __device__ __forceinline__ int left(i64 n, i64 index) {
-    return Whole || n - index * kOctet >= kOctet ? kOctet : static_cast<int>(n - index * kOctet);
-  }
 };
 
 // --- Rows on their way ---------------------------------------------------------------------------
