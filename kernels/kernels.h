@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <span>
+#include <string_view>
 #include <type_traits>
 #endif
 
@@ -58,7 +59,8 @@ struct Operand {
 
 // Inputs come first, then outputs, then scratch. The function that has the kernel's name takes them in this
 // order. The shape stands between inputs and outputs; for an elementwise kernel, the number of elements
-// follows the outputs. A kernel of codes takes their choice before all (kernels/host/call.h).
+// follows the outputs. A kernel of codes takes their choice before all, and a norm its arrays by these names
+// (kernels/host/call.h).
 namespace catalogue {
 
 OUTGRAD_HD constexpr Operand matrix(const char* name, Content content) {
@@ -223,6 +225,16 @@ constexpr std::span<const Operand> operands(KernelId kernel) {
   std::size_t count = 0;
   while (count < kMostOperands && all[count].name != nullptr) ++count;
   return {all, count};
+}
+
+// The place of the operand with this name, or kNoOperand.
+constexpr int place_of(KernelId kernel, std::string_view name) {
+  int place = 0;
+  for (const Operand& each : operands(kernel)) {
+    if (each.name == name) return place;
+    ++place;
+  }
+  return kNoOperand;
 }
 
 constexpr bool has_content(KernelId kernel, Content content) {

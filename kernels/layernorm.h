@@ -138,7 +138,7 @@ OUTGRAD_HD void prepare_column(const NormColumns& columns, const float* gamma, c
   columns.weight[j] = side ? g : 1.0f;
 }
 
-// Three ways to get c of one row. `weighted` is the factor of dy in m2.
+// Two ways to get c of one row. `weighted` is the factor of dy in m2.
 
 // No side channels.
 template <class T>
@@ -168,26 +168,6 @@ struct CentredStaged {
   template <class Lane>
   OUTGRAD_HD Lane weighted(i64 j) const {
     return centred<Lane>(j);
-  }
-};
-
-// Side channels are looked up: place[j] is column j's index in the row's side buffer, or negative for other
-// columns.
-template <class T>
-struct CentredLookup {
-  const T* y;
-  const float* beta;
-  const float* weight;
-  const i32* place;
-  const float* x_hat;
-
-  template <class Lane>
-  OUTGRAD_HD Lane centred(i64 j) const {
-    return place[j] < 0 ? sub_rn(widen(y[j]), beta[j]) : x_hat[place[j]];
-  }
-  template <class Lane>
-  OUTGRAD_HD Lane weighted(i64 j) const {
-    return mul_rn(weight[j], centred<Lane>(j));
   }
 };
 

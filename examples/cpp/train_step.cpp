@@ -41,7 +41,14 @@ int main() {
   std::vector<BF16> h(kSize), y(kSize);
   std::vector<float> rstd(kRows);
   std::vector<u32> mask((kSize + 31) / 32);
-  layernorm_forward<BF16>(x.data(), gamma.data(), beta.data(), kRows, kColumns, kEps, h.data(), rstd.data());
+  layernorm_forward<BF16>({.x = x.data(),
+                           .gamma = gamma.data(),
+                           .beta = beta.data(),
+                           .rows = kRows,
+                           .n = kColumns,
+                           .eps = kEps,
+                           .y = h.data(),
+                           .rstd = rstd.data()});
   gelu_forward<BF16>(h.data(), y.data(), mask.data(), kSize);
 
   // Backward, in place: the gradient of y becomes the gradient of h, which becomes the gradient of x.
@@ -49,8 +56,16 @@ int main() {
   std::vector<float> dgamma(kColumns), dbeta(kColumns);
   gelu_backward<BF16>(gradient.data(), y.data(), mask.data(), gradient.data(), kSize);
   const std::vector<BF16> after_gelu = gradient;
-  layernorm_backward<BF16>(gradient.data(), h.data(), gamma.data(), beta.data(), rstd.data(), kRows, kColumns,
-                           gradient.data(), dgamma.data(), dbeta.data());
+  layernorm_backward<BF16>({.dy = gradient.data(),
+                            .y = h.data(),
+                            .gamma = gamma.data(),
+                            .beta = beta.data(),
+                            .rstd = rstd.data(),
+                            .rows = kRows,
+                            .n = kColumns,
+                            .dx = gradient.data(),
+                            .dgamma = dgamma.data(),
+                            .dbeta = dbeta.data()});
 
   // Against the derivative taken from the input h: |dx - dy f'(h)| <= |dy| T + half an ulp of bf16 (and of
   // fp32, which is less), where T is the fit's proven total error, of any x that rounds to the stored y.

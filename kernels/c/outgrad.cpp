@@ -397,11 +397,7 @@ Arguments arguments_of(KernelId kernel, const outgrad_call& a) {
   return to;
 }
 
-bool has_operand(KernelId kernel, const char* name) {
-  for (const Operand& of : operands(kernel))
-    if (std::strcmp(of.name, name) == 0) return true;
-  return false;
-}
+bool has_operand(KernelId kernel, const char* name) { return place_of(kernel, name) != kernels::kNoOperand; }
 
 i64 mask_bytes(i64 elements) { return (elements + 31) / 32 * 4; }
 
@@ -790,7 +786,9 @@ Sizes sizes_of(const NormStore& store, const outgrad_call& a) {
 }
 
 // A norm whose y is kept in 8 bits.
-void run_8bit(kernels::Norm norm, bool backward, const outgrad_call& given) {
+void run_8bit(KernelId kernel, const outgrad_call& given) {
+  const bool backward = is_backward(kernel);
+  const kernels::Norm norm = has_operand(kernel, "beta") ? kernels::Norm::layer : kernels::Norm::rms;
   outgrad_call a = given;
   if (norm == kernels::Norm::rms) a.beta = nullptr, a.dbeta = nullptr;
   if (backward || a.store != OUTGRAD_STORE_E4M3) a.scale = nullptr;  // the others find those of their groups
@@ -825,7 +823,9 @@ void run_8bit(kernels::Norm norm, bool backward, const outgrad_call& given) {
   }
   arrays.check();
   const ThreadLimit limit;
-  (backward ? kernels.norm_backward : kernels.norm_forward)[static_cast<int>(norm)][a.store]({a});
+  FormatKernels::Run* const(&run)[kNorms][kStoreCount] =
+      backward ? kernels.norm_backward : kernels.norm_forward;
+  run[static_cast<int>(norm)][a.store]({a, arguments_of(kernel, a)});
 }
 
 outgrad_status enter_norm(const char* name, KernelId kernel, const outgrad_call* given) {
@@ -835,7 +835,7 @@ outgrad_status enter_norm(const char* name, KernelId kernel, const outgrad_call*
     if (a.store == OUTGRAD_STORE_Y) return run_kernel(kernel, a);
     if (has_operand(kernel, "residual") || has_operand(kernel, "dz_next"))
       refuse(OUTGRAD_ERROR_STORE, "the norm of a sum keeps y alone, not %s", check_store(a.store).name);
-    run_8bit(has_operand(kernel, "beta") ? kernels::Norm::layer : kernels::Norm::rms, is_backward(kernel), a);
+    run_8bit(kernel, a);
   });
 }
 
@@ -979,21 +979,17 @@ outgrad_status outgrad_softmax_backward(const outgrad_call* call) {
   return enter_softmax("outgrad_softmax_backward", &FormatKernels::softmax_backward, "dy", "dx", call);
 }
 
-outgrad_status outgrad_layernorm_forward(const outgrad_call* call) {
-  return enter_norm("outgrad_layernorm_forward", KernelId::kLayernormForward, call);
-}
-
-outgrad_status outgrad_rmsnorm_forward(const outgrad_call* call) {
-  return enter_norm("outgrad_rmsnorm_forward", KernelId::kRmsnormForward, call);
-}
-
-outgrad_status outgrad_layernorm_backward(const outgrad_call* call) {
-  return enter_norm("outgrad_layernorm_backward", KernelId::kLayernormBackward, call);
-}
-
-outgrad_status outgrad_rmsnorm_backward(const outgrad_call* call) {
-  return enter_norm("outgrad_rmsnorm_backward", KernelId::kRmsnormBackward, call);
-}
+#define OUTGRAD_C_NORM(function, kernel) \
+  outgrad_status function(const outgrad_call* call) { return enter_norm(#function, KernelId::kernel, call); }
+OUTGRAD_C_NORM(outgrad_layernorm_forward, kLayernormForward)
+OUTGRAD_C_NORM(outgrad_rmsnorm_forward, kRmsnormForward)
+OUTGRAD_C_NORM(outgrad_layernorm_backward, kLayernormBackward)
+OUTGRAD_C_NORM(outgrad_rmsnorm_backward, kRmsnormBackward)
+OUTGRAD_C_NORM(outgrad_residual_layernorm_forward, kResidualLayernormForward)
+OUTGRAD_C_NORM(outgrad_residual_rmsnorm_forward, kResidualRmsnormForward)
+OUTGRAD_C_NORM(outgrad_residual_layernorm_backward, kResidualLayernormBackward)
+OUTGRAD_C_NORM(outgrad_residual_rmsnorm_backward, kResidualRmsnormBackward)
+#undef OUTGRAD_C_NORM
 
 outgrad_status outgrad_norm_sizes(outgrad_call* call) {
   return entered("outgrad_norm_sizes", [&] {
@@ -1003,22 +999,6 @@ outgrad_status outgrad_norm_sizes(outgrad_call* call) {
     give(call, a.store == OUTGRAD_STORE_Y ? Sizes{} : sizes_of(norm_store_of(a.store), a));
     call->workspace_bytes = static_cast<std::size_t>(kernels.norm_workspace(a.rows, a.n)) * 4;
   });
-}
-
-outgrad_status outgrad_residual_layernorm_forward(const outgrad_call* call) {
-  return enter_norm("outgrad_residual_layernorm_forward", KernelId::kResidualLayernormForward, call);
-}
-
-outgrad_status outgrad_residual_rmsnorm_forward(const outgrad_call* call) {
-  return enter_norm("outgrad_residual_rmsnorm_forward", KernelId::kResidualRmsnormForward, call);
-}
-
-outgrad_status outgrad_residual_layernorm_backward(const outgrad_call* call) {
-  return enter_norm("outgrad_residual_layernorm_backward", KernelId::kResidualLayernormBackward, call);
-}
-
-outgrad_status outgrad_residual_rmsnorm_backward(const outgrad_call* call) {
-  return enter_norm("outgrad_residual_rmsnorm_backward", KernelId::kResidualRmsnormBackward, call);
 }
 
 const char* outgrad_code_name(outgrad_activation activation) {

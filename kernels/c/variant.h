@@ -112,44 +112,46 @@ void encode_gradients(const Call& call) {
                                                               as<const T>(a.g), as<u8>(a.codes), a.n);
 }
 
+// The two matrices of a pair or, where the second is null, the halves of the first one's rows.
+template <class T>
+struct Pair {
+  T *a, *b;
+  kernels::GatedShape shape;
+
+  Pair(const void* first, const void* second, const outgrad_call& of)
+      : a(as<T>(first)), b(second == nullptr ? a + of.n : as<T>(second)),
+        shape{of.rows, of.n, second == nullptr ? 2 * of.n : of.n} {}
+};
+
 template <class Gate, class T>
 void gated_forward(const Call& call) {
   const outgrad_call& a = call.given;
-  const bool packed = a.b == nullptr;
-  const T* const x = as<const T>(a.x);
-  kernels::gated_forward<Gate, T, kSchedule>(x, packed ? x + a.n : as<const T>(a.b),
-                                             {a.rows, a.n, packed ? 2 * a.n : a.n}, as<T>(a.y));
+  const Pair<const T> of(a.x, a.b, a);
+  kernels::gated_forward<Gate, T, kSchedule>(of.a, of.b, of.shape, as<T>(a.y));
 }
 
 template <class Gate, class T>
 void gated_backward(const Call& call) {
   const outgrad_call& a = call.given;
-  const bool packed = a.b == nullptr;
-  const T* const x = as<const T>(a.x);
-  T* const dx = as<T>(a.dx);
-  kernels::gated_backward<Gate, T, kSchedule>(as<const T>(a.dy), x, packed ? x + a.n : as<const T>(a.b),
-                                              {a.rows, a.n, packed ? 2 * a.n : a.n}, dx,
-                                              packed ? dx + a.n : as<T>(a.db), as<T>(a.y));
+  const Pair<const T> of(a.x, a.b, a);
+  const Pair<T> to(a.dx, a.b == nullptr ? nullptr : a.db, a);
+  kernels::gated_backward<Gate, T, kSchedule>(as<const T>(a.dy), of.a, of.b, of.shape, to.a, to.b,
+                                              as<T>(a.y));
 }
 
 template <class Gate, class T>
 void product_forward(const Call& call) {
   const outgrad_call& a = call.given;
-  const bool packed = a.b == nullptr;
-  const T* const x = as<const T>(a.x);
-  kernels::product_forward<Gate, T, kSchedule>(x, packed ? x + a.n : as<const T>(a.b),
-                                               {a.rows, a.n, packed ? 2 * a.n : a.n}, as<T>(a.y),
-                                               as<T>(a.slot), a.mask);
+  const Pair<const T> of(a.x, a.b, a);
+  kernels::product_forward<Gate, T, kSchedule>(of.a, of.b, of.shape, as<T>(a.y), as<T>(a.slot), a.mask);
 }
 
 template <class Gate, class T>
 void product_backward(const Call& call) {
   const outgrad_call& a = call.given;
-  const bool packed = a.db == nullptr;
-  T* const dx = as<T>(a.dx);
+  const Pair<T> to(a.dx, a.db, a);
   kernels::product_backward<Gate, T, kSchedule>(as<const T>(a.dy), as<const T>(a.y), as<const T>(a.slot),
-                                                a.mask, {a.rows, a.n, packed ? 2 * a.n : a.n}, dx,
-                                                packed ? dx + a.n : as<T>(a.db));
+                                                a.mask, to.shape, to.a, to.b);
 }
 
 template <class T>
@@ -173,40 +175,22 @@ void softmax_backward(const Call& call) {
 
 template <kernels::Norm N, class Store, class T>
 void norm_forward(const Call& call) {
+  constexpr KernelId kId =
+      N == kernels::Norm::layer ? KernelId::kLayernormForward : KernelId::kRmsnormForward;
   const outgrad_call& a = call.given;
-  kernels::norm_forward_8bit<N>(
-      kernels::NormForward8bit<Store, T>{.x = as<const T>(a.x),
-                                         .gamma = a.gamma,
-                                         .beta = a.beta,
-                                         .rows = a.rows,
-                                         .n = a.n,
-                                         .eps = a.eps,
-                                         .given = a.scale,
-                                         .y = as<T>(a.y),
-                                         .codes = as<typename Store::Code>(a.codes),
-                                         .scales = as<typename Store::Scale>(a.scales),
-                                         .rstd = a.rstd,
-                                         .side = {a.side_channels, a.side_count, a.side_x_hat}});
+  kernels::norm_forward_8bit<N>(kernels::NormForward8bit<Store, T>{
+      kernels::norm_arrays<kId, T>(call.arguments), as<typename Store::Code>(a.codes),
+      as<typename Store::Scale>(a.scales), a.scale});
 }
 
 template <kernels::Norm N, class Store, class T>
 void norm_backward(const Call& call) {
+  constexpr KernelId kId =
+      N == kernels::Norm::layer ? KernelId::kLayernormBackward : KernelId::kRmsnormBackward;
   const outgrad_call& a = call.given;
-  const auto words = static_cast<std::size_t>(kernels::norm_backward_workspace(a.rows, a.n));
-  kernels::norm_backward_8bit<N>(
-      kernels::NormBackward8bit<Store, T>{.dy = as<const T>(a.dy),
-                                          .codes = as<const typename Store::Code>(a.codes),
-                                          .scales = as<const typename Store::Scale>(a.scales),
-                                          .gamma = a.gamma,
-                                          .beta = a.beta,
-                                          .rstd = a.rstd,
-                                          .rows = a.rows,
-                                          .n = a.n,
-                                          .dx = as<T>(a.dx),
-                                          .dgamma = a.dgamma,
-                                          .dbeta = a.dbeta,
-                                          .side = {a.side_channels, a.side_count, a.side_x_hat},
-                                          .workspace = {as<float>(a.workspace), words}});
+  kernels::norm_backward_8bit<N>(kernels::NormBackward8bit<Store, T>{
+      kernels::norm_arrays<kId, T>(call.arguments), as<const typename Store::Code>(a.codes),
+      as<const typename Store::Scale>(a.scales)});
 }
 
 template <KernelId K, class T>

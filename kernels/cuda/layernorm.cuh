@@ -1,14 +1,16 @@
 // Launchers of LayerNorm and RMSNorm on a GPU, alone and of x + residual. The kernels are in
 // kernels/cuda/norm_kernels.cuh.
 //
-// Arguments are those of kernels/host/layernorm.h, in device memory. Values there are not checked: side
-// channels must ascend within [0, n), and a gamma without a finite reciprocal outside the side buffer gives
-// infinities and NaNs. The launchers take a stream, allocate nothing and never synchronise. They return what
-// the launches returned, or cudaErrorInvalidValue for arguments that break the contract; then nothing is
-// launched. Such arguments are: a negative number of rows, n < 1, more than 2^48 elements; an eps that is
-// negative or NaN; pointers that are null, misaligned to their element, or overlap where the host's may not;
-// beta or dbeta of RMSNorm; more side channels than n; a workspace that is too small. Any `Schedule`
-// (GpuNormSchedule in kernels/params.h) gives the same bits. NVRTC sees only the kernels.
+// Arrays are those of kernels/host/layernorm.h, in device memory, and a function reads those that the host's
+// function of its name reads. Of the members that only NormForwardArrays and NormBackwardArrays have
+// (kernels/cuda/plan.h), a caller sets what is named below. Values are not checked: side channels must ascend
+// within [0, n), and a gamma without a finite reciprocal outside the side buffer gives infinities and NaNs.
+// The launchers take a stream, allocate nothing and never synchronise. They return what the launches
+// returned, or cudaErrorInvalidValue for arguments that break the contract; then nothing is launched. Such
+// arguments are: a negative number of rows, n < 1, more than 2^48 elements; an eps that is negative or NaN;
+// pointers that are null, misaligned to their element, or overlap where the host's may not; beta or dbeta of
+// RMSNorm; more side channels than n; a workspace that is too small. Any `Schedule` (GpuNormSchedule in
+// kernels/params.h) gives the same bits. NVRTC sees only the kernels.
 #pragma once
 
 #include "kernels/cuda/columns.cuh"
@@ -24,62 +26,40 @@
 #include <initializer_list>
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
-
-// What a backward takes of the columns, and its workspace.
-struct NormBackwardColumns {
-  const float* gamma;
-  const float* beta;
-  float* dgamma;
-  float* dbeta;
-  float* workspace;
-  i64 workspace_words;
-};
-
 // y and rstd from x; x^ of the side channels. y may equal x.
 template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
-cudaError_t launch_norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps,
-                                T* y, float* rstd, SideBuffer<float> side, cudaStream_t stream);
+cudaError_t launch_norm_forward(const NormForwardArrays<T>& a, cudaStream_t stream);
 
 // z = x + residual, rounded to T, and the norm of z. z may equal x or residual. y may also equal one of them,
 // but not z.
 template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
-cudaError_t launch_residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta,
-                                         i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
-                                         SideBuffer<float> side, cudaStream_t stream);
+cudaError_t launch_residual_norm_forward(const NormForwardArrays<T>& a, cudaStream_t stream);
 
 // dx, dgamma and dbeta from dy and the output y. dgamma and dbeta may be null if they are not wanted. dx may
 // equal dy. `workspace` is at least norm_backward_workspace(rows, n) words of device memory, whose content
 // does not matter.
 template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
-cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, const float* beta,
-                                 const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
-                                 SideBuffer<const float> side, float* workspace, i64 workspace_words,
+cudaError_t launch_norm_backward(const NormBackwardArrays<T>& a, const NormBackwardColumns& of,
                                  cudaStream_t stream);
 
-// dz = the norm's gradient + dz_next, rounded once to T. dz may equal dy or dz_next.
+// a.dx is dz = the norm's gradient + dz_next, rounded once to T. It may equal dy or dz_next.
 template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
-cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
-                                          const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
-                                          float* dgamma, float* dbeta, SideBuffer<const float> side,
-                                          float* workspace, i64 workspace_words, cudaStream_t stream);
+cudaError_t launch_residual_norm_backward(const NormBackwardArrays<T>& a, const NormBackwardColumns& of,
+                                          cudaStream_t stream);
 
 // z = dropout(x) + residual, each rounded to T, and the norm of z in the same pass. The seed lies in device
 // memory, and the contract of p is that of kernels/cuda/dropout.cuh; with a null seed nothing is dropped. z
 // may be null: it is then not stored. z and y may equal x or residual, but not each other.
 template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
-cudaError_t launch_dropout_add_norm_forward(const T* x, const T* residual, const float* gamma,
-                                            const float* beta, i64 rows, i64 n, float eps, const u64* seed,
-                                            double p, T* z, T* y, float* rstd, SideBuffer<float> side,
+cudaError_t launch_dropout_add_norm_forward(NormForwardArrays<T> a, const u64* seed, double p,
                                             cudaStream_t stream);
 
-// dz as launch_residual_norm_backward computes it or, if dz_next is null, launch_norm_backward; and dx =
-// dropout(dz) in the same pass. With a null seed nothing is dropped: dx would be dz, and must be null.
+// dz, in a.dx, as launch_residual_norm_backward computes it or, if dz_next is null, launch_norm_backward; and
+// dx = dropout(dz), in a.dropout.dx, in the same pass. With a null seed nothing is dropped: dx would be dz,
+// and must be null.
 template <Norm N, class T, class Schedule = DefaultGpuNormSchedule>
-cudaError_t launch_dropout_add_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
-                                             const float* beta, const float* rstd, i64 rows, i64 n,
-                                             const u64* seed, double p, T* dz, T* dx, float* dgamma,
-                                             float* dbeta, SideBuffer<const float> side, float* workspace,
-                                             i64 workspace_words, cudaStream_t stream);
+cudaError_t launch_dropout_add_norm_backward(NormBackwardArrays<T> a, const NormBackwardColumns& of,
+                                             const u64* seed, double p, cudaStream_t stream);
 
 // y, rstd and x^ as launch_norm_forward gives them, and beside them y's codes and their scales, a.kept, with
 // a Store of kernels/norm_store.h. The contract is that of norm_forward_8bit of kernels/host/norm_store.h,
@@ -439,75 +419,53 @@ cudaError_t launch_backward(NormBackwardArrays<T> a, const NormBackwardColumns& 
 }  // namespace detail
 
 template <Norm N, class T, class Schedule>
-cudaError_t launch_norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps,
-                                T* y, float* rstd, SideBuffer<float> side, cudaStream_t stream) {
-  return detail::launch_forward<N, T, Schedule, false>(
-      {x, nullptr, gamma, beta, rows, n, eps, nullptr, y, rstd, side}, stream);
+cudaError_t launch_norm_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
+  return detail::launch_forward<N, T, Schedule, false>(a, stream);
 }
 
 template <Norm N, class T, class Schedule>
-cudaError_t launch_residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta,
-                                         i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
-                                         SideBuffer<float> side, cudaStream_t stream) {
-  return detail::launch_forward<N, T, Schedule, true>(
-      {x, residual, gamma, beta, rows, n, eps, z, y, rstd, side}, stream);
+cudaError_t launch_residual_norm_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
+  return detail::launch_forward<N, T, Schedule, true>(a, stream);
 }
 
 template <Norm N, class T, class Schedule>
-cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, const float* beta,
-                                 const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
-                                 SideBuffer<const float> side, float* workspace, i64 workspace_words,
+cudaError_t launch_norm_backward(const NormBackwardArrays<T>& a, const NormBackwardColumns& of,
                                  cudaStream_t stream) {
-  return detail::launch_backward<N, T, Schedule, false>(
-      {dy, y, nullptr, nullptr, nullptr, {}, nullptr, rstd, rows, n, side, dx, nullptr, 0, {}, 0, 0},
-      {gamma, beta, dgamma, dbeta, workspace, workspace_words}, stream);
+  return detail::launch_backward<N, T, Schedule, false>(a, of, stream);
 }
 
 template <Norm N, class T, class Schedule>
-cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
-                                          const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
-                                          float* dgamma, float* dbeta, SideBuffer<const float> side,
-                                          float* workspace, i64 workspace_words, cudaStream_t stream) {
-  return detail::launch_backward<N, T, Schedule, true>(
-      {dy, y, dz_next, nullptr, nullptr, {}, nullptr, rstd, rows, n, side, dz, nullptr, 0, {}, 0, 0},
-      {gamma, beta, dgamma, dbeta, workspace, workspace_words}, stream);
+cudaError_t launch_residual_norm_backward(const NormBackwardArrays<T>& a, const NormBackwardColumns& of,
+                                          cudaStream_t stream) {
+  return detail::launch_backward<N, T, Schedule, true>(a, of, stream);
 }
 
 template <Norm N, class T, class Schedule>
-cudaError_t launch_dropout_add_norm_forward(const T* x, const T* residual, const float* gamma,
-                                            const float* beta, i64 rows, i64 n, float eps, const u64* seed,
-                                            double p, T* z, T* y, float* rstd, SideBuffer<float> side,
+cudaError_t launch_dropout_add_norm_forward(NormForwardArrays<T> a, const u64* seed, double p,
                                             cudaStream_t stream) {
-  if (seed == nullptr && z != nullptr)
-    return launch_residual_norm_forward<N, T, Schedule>(x, residual, gamma, beta, rows, n, eps, z, y, rstd,
-                                                        side, stream);
-  if (seed != nullptr && !dropout_holds(p)) return cudaErrorInvalidValue;
-  NormForwardArrays<T> a = {x, residual, gamma, beta, rows, n, eps, z, y, rstd, side};
-  if (seed == nullptr) return detail::launch_forward<N, T, Schedule, true, false, false>(a, stream);
+  if (seed == nullptr) {
+    return a.z != nullptr ? detail::launch_forward<N, T, Schedule, true>(a, stream)
+                          : detail::launch_forward<N, T, Schedule, true, false, false>(a, stream);
+  }
+  if (!dropout_holds(p)) return cudaErrorInvalidValue;
   a.dropout = {.seed = {seed}, .rule = dropout_rule(p)};
-  return z != nullptr ? detail::launch_forward<N, T, Schedule, true, true, true>(a, stream)
-                      : detail::launch_forward<N, T, Schedule, true, true, false>(a, stream);
+  return a.z != nullptr ? detail::launch_forward<N, T, Schedule, true, true, true>(a, stream)
+                        : detail::launch_forward<N, T, Schedule, true, true, false>(a, stream);
 }
 
 template <Norm N, class T, class Schedule>
-cudaError_t launch_dropout_add_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
-                                             const float* beta, const float* rstd, i64 rows, i64 n,
-                                             const u64* seed, double p, T* dz, T* dx, float* dgamma,
-                                             float* dbeta, SideBuffer<const float> side, float* workspace,
-                                             i64 workspace_words, cudaStream_t stream) {
-  NormBackwardArrays<T> a = {dy, y,    dz_next, nullptr, nullptr, {}, nullptr, rstd, rows,
-                             n,  side, dz,      nullptr, 0,       {}, 0,       0};
-  const NormBackwardColumns of{gamma, beta, dgamma, dbeta, workspace, workspace_words};
+cudaError_t launch_dropout_add_norm_backward(NormBackwardArrays<T> a, const NormBackwardColumns& of,
+                                             const u64* seed, double p, cudaStream_t stream) {
   // nvcc 13.0 repeats this template's default argument where the body has a template of its own: the four are
   // written out.
   if (seed == nullptr) {
-    if (dx != nullptr) return cudaErrorInvalidValue;
-    if (dz_next == nullptr) return detail::launch_backward<N, T, Schedule, false>(a, of, stream);
+    if (a.dropout.dx != nullptr) return cudaErrorInvalidValue;
+    if (a.dz_next == nullptr) return detail::launch_backward<N, T, Schedule, false>(a, of, stream);
     return detail::launch_backward<N, T, Schedule, true>(a, of, stream);
   }
   if (!dropout_holds(p)) return cudaErrorInvalidValue;
-  a.dropout = {{seed}, dropout_rule(p), dx};
-  if (dz_next == nullptr) return detail::launch_backward<N, T, Schedule, false, true>(a, of, stream);
+  a.dropout.seed = {seed}, a.dropout.rule = dropout_rule(p);
+  if (a.dz_next == nullptr) return detail::launch_backward<N, T, Schedule, false, true>(a, of, stream);
   return detail::launch_backward<N, T, Schedule, true, true>(a, of, stream);
 }
 

@@ -112,17 +112,17 @@ struct NormCodes {
 // kernel is an instance for.
 template <class T>
 struct NormForwardArrays {
-  const T* x;
-  const T* residual;
-  const void* gamma;
-  const void* beta;
-  i64 rows;
-  i64 n;
-  float eps;
-  T* z;
-  T* y;
-  float* rstd;
-  SideBuffer<float> side;
+  const T* x = nullptr;
+  const T* residual = nullptr;
+  const void* gamma = nullptr;
+  const void* beta = nullptr;
+  i64 rows = 0;
+  i64 n = 0;
+  float eps = 1e-5f;
+  T* z = nullptr;
+  T* y = nullptr;
+  float* rstd = nullptr;
+  SideBuffer<float> side{};
   SideWatch watch{};
   NormDropout dropout{};
   NormCodes kept{};
@@ -135,27 +135,37 @@ struct NormForwardArrays {
 // dbeta, with `stride` words each.
 template <class T>
 struct NormBackwardArrays {
-  const T* dy;
-  const T* y;
-  const T* dz_next;  // null if nothing is added to the gradient
+  const T* dy = nullptr;
+  const T* y = nullptr;
+  const T* dz_next = nullptr;  // null if nothing is added to the gradient
   // for kernels that make the columns' constants themselves: aligned to 16 bytes, or null
-  const void* gamma;
-  const void* beta;
-  NormColumns columns;  // for the other kernels
-  const i32* place;
-  const float* rstd;
-  i64 rows;
-  i64 n;
-  SideBuffer<const float> side;
-  T* dx;
-  float* sums;  // null if they are not wanted
-  i64 slots;
-  SlotRows slot_rows;
-  i64 own_slots;  // the slots that a thread processes one after the other; a power of two
-  i64 stride;
+  const void* gamma = nullptr;
+  const void* beta = nullptr;
+  NormColumns columns{};  // for the other kernels
+  const i32* place = nullptr;
+  const float* rstd = nullptr;
+  i64 rows = 0;
+  i64 n = 0;
+  SideBuffer<const float> side{};
+  T* dx = nullptr;
+  float* sums = nullptr;  // null if they are not wanted
+  i64 slots = 0;
+  SlotRows slot_rows{};
+  i64 own_slots = 0;  // the slots that a thread processes one after the other; a power of two
+  i64 stride = 0;
   SideGuard guard{};  // for kernels that make the columns' constants themselves
   NormDropout dropout{};
   NormCodes kept{};  // in place of y
+};
+
+// What a backward's launcher takes of the columns beside the arrays, and its workspace.
+struct NormBackwardColumns {
+  const float* gamma = nullptr;
+  const float* beta = nullptr;
+  float* dgamma = nullptr;
+  float* dbeta = nullptr;
+  float* workspace = nullptr;
+  i64 workspace_words = 0;
 };
 
 // The number of sums that a slot has for each column: those of dgamma and, for LayerNorm, those of dbeta.

@@ -110,48 +110,36 @@ cudaError_t launch_bias_gelu_backward(const T* dy, const T* y, const u32* mask, 
 }
 
 template <Norm N, class T>
-cudaError_t launch_norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps,
-                                T* y, float* rstd, SideBuffer<float> side, cudaStream_t stream) {
+cudaError_t launch_norm_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
   using Table = std::conditional_t<N == Norm::layer, LayernormForward<T>, RmsnormForward<T>>;
-  return run<Table>(rows, n, [&]<class Choice>(Choice) {
-    return cuda::launch_norm_forward<N, T, Choice>(x, gamma, beta, rows, n, eps, y, rstd, side, stream);
-  });
+  return run<Table>(a.rows, a.n,
+                    [&]<class Choice>(Choice) { return cuda::launch_norm_forward<N, T, Choice>(a, stream); });
 }
 
 template <Norm N, class T>
-cudaError_t launch_residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta,
-                                         i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
-                                         SideBuffer<float> side, cudaStream_t stream) {
+cudaError_t launch_residual_norm_forward(const NormForwardArrays<T>& a, cudaStream_t stream) {
   using Table = std::conditional_t<N == Norm::layer, ResidualLayernormForward<T>, ResidualRmsnormForward<T>>;
-  return run<Table>(rows, n, [&]<class Choice>(Choice) {
-    return cuda::launch_residual_norm_forward<N, T, Choice>(x, residual, gamma, beta, rows, n, eps, z, y,
-                                                            rstd, side, stream);
+  return run<Table>(a.rows, a.n, [&]<class Choice>(Choice) {
+    return cuda::launch_residual_norm_forward<N, T, Choice>(a, stream);
   });
 }
 
 template <Norm N, class T>
-cudaError_t launch_norm_backward(const T* dy, const T* y, const float* gamma, const float* beta,
-                                 const float* rstd, i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
-                                 SideBuffer<const float> side, float* workspace, i64 workspace_words,
+cudaError_t launch_norm_backward(const NormBackwardArrays<T>& a, const NormBackwardColumns& of,
                                  cudaStream_t stream) {
   using Table = std::conditional_t<N == Norm::layer, LayernormBackward<T>, RmsnormBackward<T>>;
-  return run<Table>(rows, n, [&]<class Choice>(Choice) {
-    return cuda::launch_norm_backward<N, T, Choice>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta,
-                                                    side, workspace, workspace_words, stream);
+  return run<Table>(a.rows, a.n, [&]<class Choice>(Choice) {
+    return cuda::launch_norm_backward<N, T, Choice>(a, of, stream);
   });
 }
 
 template <Norm N, class T>
-cudaError_t launch_residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
-                                          const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
-                                          float* dgamma, float* dbeta, SideBuffer<const float> side,
-                                          float* workspace, i64 workspace_words, cudaStream_t stream) {
+cudaError_t launch_residual_norm_backward(const NormBackwardArrays<T>& a, const NormBackwardColumns& of,
+                                          cudaStream_t stream) {
   using Table =
       std::conditional_t<N == Norm::layer, ResidualLayernormBackward<T>, ResidualRmsnormBackward<T>>;
-  return run<Table>(rows, n, [&]<class Choice>(Choice) {
-    return cuda::launch_residual_norm_backward<N, T, Choice>(dy, y, dz_next, gamma, beta, rstd, rows, n, dz,
-                                                             dgamma, dbeta, side, workspace, workspace_words,
-                                                             stream);
+  return run<Table>(a.rows, a.n, [&]<class Choice>(Choice) {
+    return cuda::launch_residual_norm_backward<N, T, Choice>(a, of, stream);
   });
 }
 

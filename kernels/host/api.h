@@ -34,18 +34,6 @@ void gelu_backward(const T* dy, const T* y, const u32* mask, T* dx, i64 n) {
   });
 }
 
-// The names of the variants that the two functions run for n elements, as given by the tuner; "default"
-// without tuning.
-template <class T>
-const char* gelu_forward_variant_name(i64 n) {
-  return tuned::tuning_of<tuned::GeluForward<T>>(1, n).entry->variant;
-}
-
-template <class T>
-const char* gelu_backward_variant_name(i64 n) {
-  return tuned::tuning_of<tuned::GeluBackward<T>>(1, n).entry->variant;
-}
-
 namespace tuned {
 
 // These give every kernel of the catalogue an entry point here.
@@ -68,78 +56,21 @@ void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 
   });
 }
 
-template <class T>
-void layernorm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y,
-                       float* rstd, SideBuffer<float> side = {}) {
-  run<LayernormForward<T>>(rows, n, [=]<class Choice>(Choice) {
-    kernels::layernorm_forward<T, Choice::kSchedule>(x, gamma, beta, rows, n, eps, y, rstd, side);
-  });
-}
-
-template <class T>
-void rmsnorm_forward(const T* x, const float* gamma, i64 rows, i64 n, float eps, T* y, float* rstd,
-                     SideBuffer<float> side = {}) {
-  run<RmsnormForward<T>>(rows, n, [=]<class Choice>(Choice) {
-    kernels::rmsnorm_forward<T, Choice::kSchedule>(x, gamma, rows, n, eps, y, rstd, side);
-  });
-}
-
-template <class T>
-void residual_layernorm_forward(const T* x, const T* residual, const float* gamma, const float* beta,
-                                i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
-                                SideBuffer<float> side = {}) {
-  run<ResidualLayernormForward<T>>(rows, n, [=]<class Choice>(Choice) {
-    kernels::residual_layernorm_forward<T, Choice::kSchedule>(x, residual, gamma, beta, rows, n, eps, z, y,
-                                                              rstd, side);
-  });
-}
-
-template <class T>
-void residual_rmsnorm_forward(const T* x, const T* residual, const float* gamma, i64 rows, i64 n, float eps,
-                              T* z, T* y, float* rstd, SideBuffer<float> side = {}) {
-  run<ResidualRmsnormForward<T>>(rows, n, [=]<class Choice>(Choice) {
-    kernels::residual_rmsnorm_forward<T, Choice::kSchedule>(x, residual, gamma, rows, n, eps, z, y, rstd,
-                                                            side);
-  });
-}
-
-template <class T>
-void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd,
-                        i64 rows, i64 n, T* dx, float* dgamma, float* dbeta, SideBuffer<const float> side,
-                        std::span<float> workspace) {
-  run<LayernormBackward<T>>(rows, n, [=]<class Choice>(Choice) {
-    kernels::layernorm_backward<T, Choice::kSchedule>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta,
-                                                      side, workspace);
-  });
-}
-
-template <class T>
-void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx,
-                      float* dgamma, SideBuffer<const float> side, std::span<float> workspace) {
-  run<RmsnormBackward<T>>(rows, n, [=]<class Choice>(Choice) {
-    kernels::rmsnorm_backward<T, Choice::kSchedule>(dy, y, gamma, rstd, rows, n, dx, dgamma, side, workspace);
-  });
-}
-
-template <class T>
-void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
-                                 const float* beta, const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
-                                 float* dbeta, SideBuffer<const float> side, std::span<float> workspace) {
-  run<ResidualLayernormBackward<T>>(rows, n, [=]<class Choice>(Choice) {
-    kernels::residual_layernorm_backward<T, Choice::kSchedule>(dy, y, dz_next, gamma, beta, rstd, rows, n, dz,
-                                                               dgamma, dbeta, side, workspace);
-  });
-}
-
-template <class T>
-void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
-                               const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
-                               SideBuffer<const float> side, std::span<float> workspace) {
-  run<ResidualRmsnormBackward<T>>(rows, n, [=]<class Choice>(Choice) {
-    kernels::residual_rmsnorm_backward<T, Choice::kSchedule>(dy, y, dz_next, gamma, rstd, rows, n, dz, dgamma,
-                                                             side, workspace);
-  });
-}
+// The functions of kernels/host/layernorm.h.
+#define OUTGRAD_TUNED_NORM(type, function, Arrays)                                                           \
+  template <class T>                                                                                         \
+  void function(const Arrays<T>& of) {                                                                       \
+    run<type<T>>(of.rows, of.n, [&]<class Choice>(Choice) { kernels::function<T, Choice::kSchedule>(of); }); \
+  }
+OUTGRAD_TUNED_NORM(LayernormForward, layernorm_forward, NormForward)
+OUTGRAD_TUNED_NORM(RmsnormForward, rmsnorm_forward, NormForward)
+OUTGRAD_TUNED_NORM(ResidualLayernormForward, residual_layernorm_forward, NormForward)
+OUTGRAD_TUNED_NORM(ResidualRmsnormForward, residual_rmsnorm_forward, NormForward)
+OUTGRAD_TUNED_NORM(LayernormBackward, layernorm_backward, NormBackward)
+OUTGRAD_TUNED_NORM(RmsnormBackward, rmsnorm_backward, NormBackward)
+OUTGRAD_TUNED_NORM(ResidualLayernormBackward, residual_layernorm_backward, NormBackward)
+OUTGRAD_TUNED_NORM(ResidualRmsnormBackward, residual_rmsnorm_backward, NormBackward)
+#undef OUTGRAD_TUNED_NORM
 
 template <class T>
 void gelu_forward_code(const CodeChoice& choice, const T* x, T* y, u8* codes, i64 n) {

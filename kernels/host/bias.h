@@ -33,16 +33,12 @@ inline i64 bias_backward_workspace(i64 rows, i64 n) {
   return rows > 0 && n > 0 ? detail::column_words(rows, n) : 0;
 }
 
-// dx = RN_T(dy g(y, m)), and dbias[j] = the sum of dy g over column j. dx may equal dy. Allocates nothing:
-// `workspace` holds bias_backward_workspace(rows, n) words. rows = 0 sets dbias to 0. Throws SpecError as
-// above, and for a workspace that is too small, before anything is written.
+// dx = RN_T(dy g(y, m)), and dbias[j] = the sum of dy g over column j. dx may equal dy. `workspace` holds
+// bias_backward_workspace(rows, n) words; an empty one is allocated, and nothing else. rows = 0 sets dbias to
+// 0. Throws SpecError as above, and for a workspace that is too small, before anything is written.
 template <class Fit, class T, CpuSchedule S>
 void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias,
-                        std::span<float> workspace);
-
-// The same, with a workspace that the function allocates itself.
-template <class Fit, class T, CpuSchedule S>
-void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias);
+                        std::span<float> workspace = {});
 
 // -------------------------------------------------------------------------------------------------
 
@@ -194,17 +190,14 @@ void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 
                         std::span<float> workspace) {
   static_assert(detail::schedule_holds<S>() && Fit::kMasked);
   detail::require_matrix("bias_gelu_backward", rows, n);
-  const i64 words = bias_backward_workspace(rows, n);
-  if (static_cast<i64>(workspace.size()) < words) {
-    detail::refuse(detail::refusal("bias_gelu_backward") + "the workspace holds " +
-                   std::to_string(workspace.size()) + " of the " + std::to_string(words) + " words it needs");
-  }
+  const detail::Workspace own("bias_gelu_backward", workspace, bias_backward_workspace(rows, n));
   if (rows == 0) std::fill(dbias, dbias + n, 0.0f);
   if (rows * n == 0) return;
+  float* const words = own.words();
   const u8* const bytes = reinterpret_cast<const u8*>(mask);
   const auto row_of = [=]<bool kStreaming>(std::bool_constant<kStreaming>) {
     detail::column_sums<detail::ColumnIo<S>, kStreaming>(
-        rows, n, S.threads, workspace.data(), dbias, [=](i64 row, float* sums) {
+        rows, n, S.threads, words, dbias, [=](i64 row, float* sums) {
           detail::bias_backward_row<Fit, T, detail::kLoopOf<S>, kStreaming>(dy, y, bytes, row * n,
                                                                             row * n + n, dx, sums);
         });
@@ -213,14 +206,6 @@ void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 
     if (detail::streams_rows<S>(dx, rows, n)) return row_of(std::true_type{});
   }
   row_of(std::false_type{});
-}
-
-template <class Fit, class T, CpuSchedule S>
-void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 n, T* dx, float* dbias) {
-  detail::require_matrix("bias_gelu_backward", rows, n);
-  const auto words = static_cast<std::size_t>(bias_backward_workspace(rows, n));
-  const auto workspace = std::make_unique_for_overwrite<float[]>(words);
-  bias_gelu_backward<Fit, T, S>(dy, y, mask, rows, n, dx, dbias, std::span<float>(workspace.get(), words));
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

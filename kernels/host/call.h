@@ -2,6 +2,7 @@
 // operands. The C library and the tuner call them so.
 #pragma once
 
+#include <cstddef>
 #include <type_traits>
 #include <utility>
 
@@ -30,7 +31,7 @@ struct Arguments {
   OUTGRAD_HD i64 elements() const { return rows * cols; }
   template <class T>
   OUTGRAD_HD T* at(int operand) const {
-    return static_cast<T*>(array[operand]);
+    return operand == kNoOperand ? nullptr : static_cast<T*>(array[operand]);
   }
 };
 
@@ -41,6 +42,10 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 // Of the kernel's own header, bias.h or layernorm.h: others need not be included.
 i64 bias_backward_workspace(i64 rows, i64 n);
 i64 norm_backward_workspace(i64 rows, i64 n);
+template <class T>
+struct NormForward;
+template <class T>
+struct NormBackward;
 
 namespace detail {
 
@@ -48,10 +53,7 @@ namespace detail {
 template <KernelId K, int kPlace, class T, class Y>
 auto argument(const Arguments& a) {
   constexpr Operand kOperand = operands(K)[kPlace];
-  if constexpr (kOperand.extent == Extent::kNormWorkspace) {
-    return std::span<float>(a.at<float>(kPlace),
-                            static_cast<std::size_t>(norm_backward_workspace(a.rows, a.cols)));
-  } else if constexpr (kOperand.extent == Extent::kBiasWorkspace) {
+  if constexpr (kOperand.extent == Extent::kBiasWorkspace) {
     return std::span<float>(a.at<float>(kPlace),
                             static_cast<std::size_t>(bias_backward_workspace(a.rows, a.cols)));
   } else if constexpr (kOperand.content == Content::kActivation) {
@@ -64,11 +66,61 @@ auto argument(const Arguments& a) {
   }
 }
 
+// An operand's name as a template's argument.
+template <std::size_t kSize>
+struct Name {
+  char text[kSize]{};
+  constexpr Name(const char (&from)[kSize]) {
+    for (std::size_t k = 0; k < kSize; ++k) text[k] = from[k];
+  }
+};
+
+// The array of that name, or null if the kernel has none.
+template <KernelId K, class T, Name kName>
+T* named(const Arguments& a) {
+  constexpr int kPlace = place_of(K, kName.text);
+  return a.at<T>(kPlace);
+}
+
 }  // namespace detail
 
-// function(inputs, shape, outputs, scratch), with eps after the shape of a norm's forward and the side
-// channels after a norm's outputs; the number of elements of an elementwise kernel stands last, and the
-// choice of codes first. Y: the format of a stored y of GELU, where it is not T.
+// The arrays of a norm by their names.
+template <KernelId K, class T>
+auto norm_arrays(const Arguments& a) {
+  if constexpr (is_backward(K)) {
+    return NormBackward<T>{
+        .dy = detail::named<K, const T, "dy">(a),
+        .y = detail::named<K, const T, "y">(a),
+        .dz_next = detail::named<K, const T, "dz_next">(a),
+        .gamma = detail::named<K, const float, "gamma">(a),
+        .beta = detail::named<K, const float, "beta">(a),
+        .rstd = detail::named<K, const float, "rstd">(a),
+        .rows = a.rows,
+        .n = a.cols,
+        .dx = has_content(K, Content::kDzNext) ? detail::named<K, T, "dz">(a) : detail::named<K, T, "dx">(a),
+        .dgamma = detail::named<K, float, "dgamma">(a),
+        .dbeta = detail::named<K, float, "dbeta">(a),
+        .side = {a.side.channels, a.side.count, a.side.x_hat},
+        .workspace = {detail::named<K, float, "workspace">(a),
+                      static_cast<std::size_t>(norm_backward_workspace(a.rows, a.cols))}};
+  } else {
+    return NormForward<T>{.x = detail::named<K, const T, "x">(a),
+                          .residual = detail::named<K, const T, "residual">(a),
+                          .gamma = detail::named<K, const float, "gamma">(a),
+                          .beta = detail::named<K, const float, "beta">(a),
+                          .rows = a.rows,
+                          .n = a.cols,
+                          .eps = a.eps,
+                          .z = detail::named<K, T, "z">(a),
+                          .y = detail::named<K, T, "y">(a),
+                          .rstd = detail::named<K, float, "rstd">(a),
+                          .side = a.side};
+  }
+}
+
+// function(inputs, shape, outputs, scratch); the number of elements of an elementwise kernel stands last, and
+// the choice of codes first. A norm's function takes its arrays in a struct. Y: the format of a stored y of
+// GELU, where it is not T.
 template <KernelId K, class T, class Y = T, class Function>
 void call(const Arguments& a, const Function& function) {
   constexpr int kInputs = count_of(K, Role::kInput), kOutputs = count_of(K, Role::kOutput),
@@ -76,24 +128,18 @@ void call(const Arguments& a, const Function& function) {
   [&]<int... kIn, int... kOut, int... kMore>(std::integer_sequence<int, kIn...>,
                                              std::integer_sequence<int, kOut...>,
                                              std::integer_sequence<int, kMore...>) {
-    const auto with = [&](auto... shape) {
-      return [&, shape...](auto... side) {
-        function(detail::argument<K, kIn, T, Y>(a)..., shape...,
-                 detail::argument<K, kInputs + kOut, T, Y>(a)..., side...,
-                 detail::argument<K, kInputs + kOutputs + kMore, T, Y>(a)...);
-      };
-    };
-    if constexpr (has_codes(K)) {
+    if constexpr (is_norm(K)) {
+      function(norm_arrays<K, T>(a));
+    } else if constexpr (has_codes(K)) {
       function(a.code, detail::argument<K, kIn, T, Y>(a)..., detail::argument<K, kInputs + kOut, T, Y>(a)...,
                a.elements());
     } else if constexpr (!over_rows(K)) {
-      with()(a.elements());
-    } else if constexpr (!is_norm(K)) {
-      with(a.rows, a.cols)();
-    } else if constexpr (!is_backward(K)) {
-      with(a.rows, a.cols, a.eps)(a.side);
+      function(detail::argument<K, kIn, T, Y>(a)..., detail::argument<K, kInputs + kOut, T, Y>(a)...,
+               a.elements());
     } else {
-      with(a.rows, a.cols)(SideBuffer<const float>{a.side.channels, a.side.count, a.side.x_hat});
+      function(detail::argument<K, kIn, T, Y>(a)..., a.rows, a.cols,
+               detail::argument<K, kInputs + kOut, T, Y>(a)...,
+               detail::argument<K, kInputs + kOutputs + kMore, T, Y>(a)...);
     }
   }(std::make_integer_sequence<int, kInputs>{}, std::make_integer_sequence<int, kOutputs>{},
     std::make_integer_sequence<int, kScratch>{});

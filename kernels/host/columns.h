@@ -5,8 +5,13 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
 
+#include "kernels/host/errors.h"
 #include "kernels/host/parallel.h"
+#include "kernels/host/refusal.h"
 #include "kernels/portable.h"
 #include "kernels/reduce.h"
 #include "kernels/simd.h"
@@ -42,6 +47,25 @@ inline i64 column_task_words(i64 rows, i64 n) {
 inline i64 column_words(i64 rows, i64 n) {
   return kLineWords - 1 + column_tasks(slot_count(rows, n)) * column_task_words(rows, n);
 }
+
+// The scratch of a backward over rows: what the caller gives or, where that is empty, words of its own.
+class Workspace {
+ public:
+  Workspace(const char* function, std::span<float> given, i64 words) : words_(given.data()) {
+    if (given.empty() && words > 0) {
+      own_ = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(words));
+      words_ = own_.get();
+    } else if (static_cast<i64>(given.size()) < words) {
+      refuse(refusal(function) + "the workspace holds " + std::to_string(given.size()) + " of the " +
+             std::to_string(words) + " words it needs");
+    }
+  }
+  float* words() const { return words_; }
+
+ private:
+  std::unique_ptr<float[]> own_;
+  float* words_;
+};
 
 // result[j] = the sum of the terms of column j over all rows, for j in [0, n). add_row(row, sums) adds a
 // row's n terms to sums[0 .. n), which begins on a cache line. It is called once for each row, so it may do

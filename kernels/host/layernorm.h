@@ -29,67 +29,65 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 inline constexpr CpuSchedule kWidestSchedule{.vector_bits = kBestVectorBits, .streaming_stores = true};
 
-// y and rstd from x. With a side buffer, x^ of its channels is also written there.
-// Throws SpecError if the shape is negative, n = 0, eps is negative or NaN, or the channels do not ascend
-// within [0, n).
-template <class T, CpuNormForwardSchedule S = kWidestSchedule>
-void layernorm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y,
-                       float* rstd, SideBuffer<float> side = {});
+// The arrays of a forward: residual and z are of the residual forms, beta is of LayerNorm, and others do not
+// read them. With a side buffer, x^ of its channels is also written there.
+template <class T>
+struct NormForward {
+  const T *x = nullptr, *residual = nullptr;
+  const float *gamma = nullptr, *beta = nullptr;
+  i64 rows = 0, n = 0;
+  float eps = 1e-5f;
+  T *z = nullptr, *y = nullptr;
+  float* rstd = nullptr;
+  SideBuffer<float> side{};
+};
 
-template <class T, CpuNormForwardSchedule S = kWidestSchedule>
-void rmsnorm_forward(const T* x, const float* gamma, i64 rows, i64 n, float eps, T* y, float* rstd,
-                     SideBuffer<float> side = {});
+// Those of a backward: dz_next is of the residual forms, whose dz is dx here, and beta and dbeta are of
+// LayerNorm. dgamma and dbeta may be null if they are not wanted. `workspace` has norm_backward_workspace
+// words, whose content does not matter; an empty one is allocated.
+template <class T>
+struct NormBackward {
+  const T *dy = nullptr, *y = nullptr, *dz_next = nullptr;
+  const float *gamma = nullptr, *beta = nullptr, *rstd = nullptr;
+  i64 rows = 0, n = 0;
+  T* dx = nullptr;
+  float *dgamma = nullptr, *dbeta = nullptr;
+  SideBuffer<const float> side{};
+  std::span<float> workspace{};
+};
 
-// Residual forms: z = RN_T(RN_f32(x + residual)), to which the next block adds, and then the norm of z. One
-// pass gives the bits of the two steps. z may equal x or residual. y may also equal one of them, but not z.
+// y and rstd from x. Throws SpecError if the shape is negative, n = 0, eps is negative or NaN, or the
+// channels do not ascend within [0, n).
 template <class T, CpuNormForwardSchedule S = kWidestSchedule>
-void residual_layernorm_forward(const T* x, const T* residual, const float* gamma, const float* beta,
-                                i64 rows, i64 n, float eps, T* z, T* y, float* rstd,
-                                SideBuffer<float> side = {});
+void layernorm_forward(const NormForward<T>& of);
+template <class T, CpuNormForwardSchedule S = kWidestSchedule>
+void rmsnorm_forward(const NormForward<T>& of);
 
+// z = RN_T(RN_f32(x + residual)), to which the next block adds, and then the norm of z. One pass gives the
+// bits of the two steps. z may equal x or residual. y may also equal one of them, but not z.
 template <class T, CpuNormForwardSchedule S = kWidestSchedule>
-void residual_rmsnorm_forward(const T* x, const T* residual, const float* gamma, i64 rows, i64 n, float eps,
-                              T* z, T* y, float* rstd, SideBuffer<float> side = {});
+void residual_layernorm_forward(const NormForward<T>& of);
+template <class T, CpuNormForwardSchedule S = kWidestSchedule>
+void residual_rmsnorm_forward(const NormForward<T>& of);
 
 // Number of fp32 words of scratch that a backward of this shape needs.
 i64 norm_backward_workspace(i64 rows, i64 n);
 
-// dx, dgamma and dbeta from dy and the output y. dgamma and dbeta may be null if they are not wanted.
-// Allocates nothing: `workspace` holds norm_backward_workspace(rows, n) words, whose content does not matter.
-// Throws SpecError, before anything is written, for the same reasons as the forward, for a workspace that is
-// too small, and for a gamma outside the side buffer whose reciprocal is infinite (0, or below 2^-128 in
+// dx, dgamma and dbeta from dy and the output y. Allocates nothing but a workspace that is not given. Throws
+// SpecError, before anything is written, for the same reasons as the forward, for a workspace that is too
+// small, and for a gamma outside the side buffer whose reciprocal is infinite (0, or below 2^-128 in
 // magnitude); the error names its channel.
 template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd,
-                        i64 rows, i64 n, T* dx, float* dgamma, float* dbeta, SideBuffer<const float> side,
-                        std::span<float> workspace);
-
+void layernorm_backward(const NormBackward<T>& of);
 template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx,
-                      float* dgamma, SideBuffer<const float> side, std::span<float> workspace);
+void rmsnorm_backward(const NormBackward<T>& of);
 
 // dz = RN_T(RN_f32(g + dz_next)), where g is the norm's gradient before it is rounded to T, and dz_next is
-// the gradient from z's other use. dz is the gradient of both x and residual. dz may equal dy or dz_next.
-// What is said above of dgamma, dbeta, the workspace and errors holds here.
+// the gradient from z's other use. dz is the gradient of both x and residual, and may equal dy or dz_next.
 template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
-                                 const float* beta, const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
-                                 float* dbeta, SideBuffer<const float> side, std::span<float> workspace);
-
+void residual_layernorm_backward(const NormBackward<T>& of);
 template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
-                               const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
-                               SideBuffer<const float> side, std::span<float> workspace);
-
-// layernorm_backward and rmsnorm_backward, with a workspace that they allocate themselves.
-template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd,
-                        i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
-                        SideBuffer<const float> side = {});
-
-template <class T, CpuNormBackwardSchedule S = kWidestSchedule>
-void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx,
-                      float* dgamma, SideBuffer<const float> side = {});
+void residual_rmsnorm_backward(const NormBackward<T>& of);
 
 // -------------------------------------------------------------------------------------------------
 
@@ -646,13 +644,6 @@ inline void require_reciprocals(const char* function, const float* gamma, i64 n,
 
 // --- Forward -------------------------------------------------------------------------------------
 
-// What is added to x before its norm, and where the sum goes. Null pointers mean that nothing is added.
-template <class T>
-struct Residual {
-  const T* residual = nullptr;
-  T* z = nullptr;
-};
-
 // How the rows of a matrix are shared among threads.
 struct RowTasks {
   int threads;
@@ -666,19 +657,9 @@ OUTGRAD_HD i64 rows_to_fetch(const Arrays& a, i64 row) {
   return std::min(row + groups * kRows, a.rows - kRows);
 }
 
-// What the tasks of a forward share.
+// What the tasks of a forward share. Where nothing is added to x, residual is null.
 template <class T>
-struct ForwardArrays {
-  const T* x;
-  Residual<T> added;
-  const float* gamma;
-  const float* beta;
-  i64 rows;
-  i64 n;
-  float eps;
-  T* y;
-  float* rstd;
-  SideBuffer<float> side;
+struct ForwardArrays : NormForward<T> {
   i64 rows_ahead;
 };
 
@@ -698,7 +679,7 @@ struct NormedRows {
     const float* const gamma = a->gamma;
     const float* const beta = a->beta;
     const T* const x_ahead = a->x + ahead;
-    const T* const residual_ahead = a->added.residual ? a->added.residual + ahead : nullptr;
+    const T* const residual_ahead = a->residual ? a->residual + ahead : nullptr;
     for_columns<LaneOf<L>, L.vectors>(from, to, [=](auto io, i64 j) __attribute__((always_inline)) {
       using Value = typename decltype(io)::Value;
       const Value g = gamma ? io.load(gamma + j) : io.splat(1.0f);
@@ -724,18 +705,18 @@ NormedRows<T, L, kStreaming, kRows> norm_rows(const ForwardArrays<T>& a, i64 row
   using Lane = LaneOf<L>;
   const i64 n = a.n;
   const i64 at = row * n;
-  const Residual<T> added = a.added;
-  NormedRows<T, L, kStreaming, kRows> rows{&a,       (added.residual ? added.z : a.x) + at,
-                                           a.y + at, rows_to_fetch<kStreaming, kRows>(a, row) * n,
-                                           {},       {}};
+  NormedRows<T, L, kStreaming, kRows> rows{
+      &a, (a.residual ? a.z : a.x) + at, a.y + at, rows_to_fetch<kStreaming, kRows>(a, row) * n, {}, {}};
   for (int r = 0; r < kRows; ++r) {
     const T* const x = rows.x + r * n;
-    if (added.residual) {
+    if (a.residual) {
       const i64 first = at + r * n;
       // stored through the caches: it is read at once
-      for_columns<Lane, L.vectors>(0, n, [=, from = a.x](auto io, i64 j) __attribute__((always_inline)) {
-        io.store(added.z + first + j, add_rn(io.load(from + first + j), io.load(added.residual + first + j)));
-      });
+      for_columns<Lane, L.vectors>(
+          0, n,
+          [=, from = a.x, residual = a.residual, z = a.z](auto io, i64 j) __attribute__((always_inline)) {
+            io.store(z + first + j, add_rn(io.load(from + first + j), io.load(residual + first + j)));
+          });
     }
     if constexpr (N == Norm::layer) rows.mean[r] = mean_of(row_sums<Lane, T>(MeanTerms<T>{x}, n).v[0], n);
   }
@@ -752,40 +733,48 @@ NormedRows<T, L, kStreaming, kRows> norm_rows(const ForwardArrays<T>& a, i64 row
   return rows;
 }
 
-// Processes rows [row, end) in whole groups of kRows, and returns where it stopped.
-template <Norm N, class T, RowLoops L, bool kStreaming, int kRows>
-i64 forward_rows(const ForwardArrays<T>& a, i64 row, i64 end) {
-  RowWriter<NormedRows<T, L, kStreaming, kRows>, LaneOf<L>, L.vectors, kStreaming, kRows> writer(a.n);
-  for (; end - row >= kRows; row += kRows) {
-    const auto rows = norm_rows<N, T, L, kStreaming, kRows>(a, row, writer);
-    writer.rest();
-    writer.begin(rows);
-  }
-  writer.rest();
-  return row;
-}
-
-template <Norm N, class T, RowLoops L, bool kStreaming>
-void forward_of_rows(const RowTasks& how, const ForwardArrays<T>& a) {
+// take<kRows>(row, end) processes rows [row, end) in whole groups of kRows, and returns where it stopped.
+template <RowLoops L, bool kStreaming, class T, class Take>
+void over_rows(const RowTasks& how, const ForwardArrays<T>& a, const Take& take) {
   parallel_for((a.rows + how.task_rows - 1) / how.task_rows, how.threads, [&](i64 task) {
     i64 row = task * how.task_rows;
     const i64 end = std::min(a.rows, row + how.task_rows);
     constexpr int kTogether = kRowsTogether<L, T>;
-    row = forward_rows<N, T, L, kStreaming, kTogether>(a, row, end);
-    if constexpr (kTogether > 1) forward_rows<N, T, L, kStreaming, 1>(a, row, end);
+    row = take.template operator()<kTogether>(row, end);
+    if constexpr (kTogether > 1) take.template operator()<1>(row, end);
     end_streaming<kStreaming>();
   });
 }
 
-template <Norm N, class T, CpuNormForwardSchedule S>
-void norm_forward(const char* function, const T* x, const Residual<T>& added, const float* gamma,
-                  const float* beta, i64 rows, i64 n, float eps, T* y, float* rstd,
-                  const SideBuffer<float>& side) {
+template <Norm N, class T, RowLoops L, bool kStreaming>
+void forward_of_rows(const RowTasks& how, const ForwardArrays<T>& a) {
+  over_rows<L, kStreaming>(how, a, [&a]<int kRows>(i64 row, i64 end) {
+    RowWriter<NormedRows<T, L, kStreaming, kRows>, LaneOf<L>, L.vectors, kStreaming, kRows> writer(a.n);
+    for (; end - row >= kRows; row += kRows) {
+      const auto rows = norm_rows<N, T, L, kStreaming, kRows>(a, row, writer);
+      writer.rest();
+      writer.begin(rows);
+    }
+    writer.rest();
+    return row;
+  });
+}
+
+// What this norm reads of the arrays.
+template <Norm N, bool kResidual, class T>
+NormForward<T> arrays_of(NormForward<T> of) {
+  if constexpr (N == Norm::rms) of.beta = nullptr;
+  if constexpr (!kResidual) of.residual = nullptr;
+  return of;
+}
+
+template <Norm N, bool kResidual, class T, CpuNormForwardSchedule S>
+void norm_forward(const char* function, const NormForward<T>& of) {
   static_assert(norm_schedule_holds<S>() && S.task_elements > 0, "task_elements is positive");
-  require_forward(function, rows, n, eps, side);
-  const RowTasks how{S.threads, std::max<i64>(S.task_elements / n, 1)};
-  const ForwardArrays<T> arrays{x, added, gamma, beta, rows, n, eps, y, rstd, side, S.rows_ahead};
-  if (rows_stream<S>(y, rows, n)) {
+  require_forward(function, of.rows, of.n, of.eps, of.side);
+  const RowTasks how{S.threads, std::max<i64>(S.task_elements / of.n, 1)};
+  const ForwardArrays<T> arrays{arrays_of<N, kResidual>(of), S.rows_ahead};
+  if (rows_stream<S>(of.y, of.rows, of.n)) {
     if constexpr (S.streaming_stores && S.vector_bits > 0)
       forward_of_rows<N, T, kRowLoops<S>, true>(how, arrays);
   } else {
@@ -1095,44 +1084,30 @@ void fold_tasks(const TaskFold& how, i64 n, float* scratch, const NormColumns& c
   });
 }
 
-// What a backward is told of its norm, and where its gradients go.
-struct OfNorm {
-  const float *gamma, *beta, *rstd;
-  i64 rows, n;
-  SideBuffer<const float> side;
-  std::span<float> workspace;
-};
-template <class T>
-struct NormGradients {
-  T* dx;
-  float *dgamma, *dbeta;
-};
-
-template <Norm N, class T, CpuNormBackwardSchedule S, bool kResidual, class Output>
-void norm_backward(const char* function, const T* dy, const Output& y, const T* dz_next, const OfNorm& of,
-                   const NormGradients<T>& to) {
-  const auto [gamma, beta, rstd, rows, n, side, workspace] = of;
+// y: of.y, or what stands in its place.
+template <Norm N, bool kResidual, CpuNormBackwardSchedule S, class T, class Output>
+void norm_backward(const char* function, const NormBackward<T>& of, const Output& y) {
   static_assert(norm_schedule_holds<S>() && S.fold_columns > 0 && S.fold_columns % kLineWords == 0,
                 "fold_columns is whole cache lines");
   static_assert(S.tasks > 0 && S.tasks <= kMostTasks && std::has_single_bit(static_cast<unsigned>(S.tasks)),
                 "tasks is a power of two up to 128");
   constexpr RowLoops kLoops = kRowLoops<S>;
   using Lane = LaneOf<kLoops>;
+  const i64 rows = of.rows, n = of.n;
+  const SideBuffer<const float>& side = of.side;
   require_shape(function, rows, n, side);
-  if (static_cast<i64>(workspace.size()) < norm_backward_workspace(rows, n)) {
-    refuse(refusal(function) + "the workspace holds " + std::to_string(workspace.size()) + " of the " +
-           std::to_string(norm_backward_workspace(rows, n)) + " words it needs");
-  }
+  const Workspace workspace(function, of.workspace, norm_backward_workspace(rows, n));
   const i64 stride = column_stride(n);
-  float* const aligned = workspace.data() + line_offset(workspace.data());
+  float* const aligned = workspace.words() + line_offset(workspace.words());
   const NormColumns columns = columns_at(aligned, stride);
+  const float* const beta = N == Norm::layer ? of.beta : nullptr;
   {
     const DefaultFloatEnvironment environment;
-    require_reciprocals(function, gamma, n, side);
+    require_reciprocals(function, of.gamma, n, side);
     i64 next = 0;
     for (i64 j = 0; j < n; ++j) {
       const bool is_side = next < side.count && side.channels[next] == j;
-      prepare_column(columns, gamma, beta, j, is_side);
+      prepare_column(columns, of.gamma, beta, j, is_side);
       next += is_side;
     }
   }
@@ -1146,10 +1121,10 @@ void norm_backward(const char* function, const T* dy, const Output& y, const T* 
   float* const scratch = aligned + kHostColumnArrays * stride;
   const i64 slots = slot_count(rows, n);
   const i64 tasks = std::min<i64>(slots, S.tasks);
-  const BackwardArrays<T, Output> arrays{dy,        y,       rstd,          dz_next,      to.dx, rows,
+  const BackwardArrays<T, Output> arrays{of.dy,     y,       of.rstd,       of.dz_next,   of.dx, rows,
                                          n,         columns, ordered_gamma, ordered_beta, side,  scratch,
                                          S.threads, slots,   tasks,         S.rows_ahead};
-  if (rows_stream<S>(to.dx, rows, n)) {
+  if (rows_stream<S>(of.dx, rows, n)) {
     if constexpr (S.streaming_stores && S.vector_bits > 0)
       backward_of_rows<N, T, kLoops, true, kResidual>(arrays);
   } else {
@@ -1157,37 +1132,26 @@ void norm_backward(const char* function, const T* dy, const Output& y, const T* 
   }
 
   fold_tasks<N, Lane>({S.threads, S.fold_columns, tasks, backward_task_words(slots, tasks, n)}, n, scratch,
-                      columns, to.dgamma, to.dbeta);
+                      columns, of.dgamma, N == Norm::layer ? of.dbeta : nullptr);
 }
 
 }  // namespace detail
 
 template <class T, CpuNormForwardSchedule S>
-void layernorm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y,
-                       float* rstd, SideBuffer<float> side) {
-  detail::norm_forward<Norm::layer, T, S>("layernorm_forward", x, {}, gamma, beta, rows, n, eps, y, rstd,
-                                          side);
+void layernorm_forward(const NormForward<T>& of) {
+  detail::norm_forward<Norm::layer, false, T, S>("layernorm_forward", of);
 }
-
 template <class T, CpuNormForwardSchedule S>
-void rmsnorm_forward(const T* x, const float* gamma, i64 rows, i64 n, float eps, T* y, float* rstd,
-                     SideBuffer<float> side) {
-  detail::norm_forward<Norm::rms, T, S>("rmsnorm_forward", x, {}, gamma, nullptr, rows, n, eps, y, rstd,
-                                        side);
+void rmsnorm_forward(const NormForward<T>& of) {
+  detail::norm_forward<Norm::rms, false, T, S>("rmsnorm_forward", of);
 }
-
 template <class T, CpuNormForwardSchedule S>
-void residual_layernorm_forward(const T* x, const T* residual, const float* gamma, const float* beta,
-                                i64 rows, i64 n, float eps, T* z, T* y, float* rstd, SideBuffer<float> side) {
-  detail::norm_forward<Norm::layer, T, S>("residual_layernorm_forward", x, {residual, z}, gamma, beta, rows,
-                                          n, eps, y, rstd, side);
+void residual_layernorm_forward(const NormForward<T>& of) {
+  detail::norm_forward<Norm::layer, true, T, S>("residual_layernorm_forward", of);
 }
-
 template <class T, CpuNormForwardSchedule S>
-void residual_rmsnorm_forward(const T* x, const T* residual, const float* gamma, i64 rows, i64 n, float eps,
-                              T* z, T* y, float* rstd, SideBuffer<float> side) {
-  detail::norm_forward<Norm::rms, T, S>("residual_rmsnorm_forward", x, {residual, z}, gamma, nullptr, rows, n,
-                                        eps, y, rstd, side);
+void residual_rmsnorm_forward(const NormForward<T>& of) {
+  detail::norm_forward<Norm::rms, true, T, S>("residual_rmsnorm_forward", of);
 }
 
 inline i64 norm_backward_workspace(i64 rows, i64 n) {
@@ -1198,70 +1162,21 @@ inline i64 norm_backward_workspace(i64 rows, i64 n) {
 }
 
 template <class T, CpuNormBackwardSchedule S>
-void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd,
-                        i64 rows, i64 n, T* dx, float* dgamma, float* dbeta, SideBuffer<const float> side,
-                        std::span<float> workspace) {
-  detail::norm_backward<Norm::layer, T, S, false>("layernorm_backward", dy, detail::PlainOutput<T>{y},
-                                                  nullptr, {gamma, beta, rstd, rows, n, side, workspace},
-                                                  {dx, dgamma, dbeta});
+void layernorm_backward(const NormBackward<T>& of) {
+  detail::norm_backward<Norm::layer, false, S>("layernorm_backward", of, detail::PlainOutput<T>{of.y});
 }
-
 template <class T, CpuNormBackwardSchedule S>
-void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx,
-                      float* dgamma, SideBuffer<const float> side, std::span<float> workspace) {
-  detail::norm_backward<Norm::rms, T, S, false>("rmsnorm_backward", dy, detail::PlainOutput<T>{y}, nullptr,
-                                                {gamma, nullptr, rstd, rows, n, side, workspace},
-                                                {dx, dgamma, nullptr});
+void rmsnorm_backward(const NormBackward<T>& of) {
+  detail::norm_backward<Norm::rms, false, S>("rmsnorm_backward", of, detail::PlainOutput<T>{of.y});
 }
-
 template <class T, CpuNormBackwardSchedule S>
-void residual_layernorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
-                                 const float* beta, const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
-                                 float* dbeta, SideBuffer<const float> side, std::span<float> workspace) {
-  detail::norm_backward<Norm::layer, T, S, true>("residual_layernorm_backward", dy, detail::PlainOutput<T>{y},
-                                                 dz_next, {gamma, beta, rstd, rows, n, side, workspace},
-                                                 {dz, dgamma, dbeta});
+void residual_layernorm_backward(const NormBackward<T>& of) {
+  detail::norm_backward<Norm::layer, true, S>("residual_layernorm_backward", of,
+                                              detail::PlainOutput<T>{of.y});
 }
-
 template <class T, CpuNormBackwardSchedule S>
-void residual_rmsnorm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
-                               const float* rstd, i64 rows, i64 n, T* dz, float* dgamma,
-                               SideBuffer<const float> side, std::span<float> workspace) {
-  detail::norm_backward<Norm::rms, T, S, true>("residual_rmsnorm_backward", dy, detail::PlainOutput<T>{y},
-                                               dz_next, {gamma, nullptr, rstd, rows, n, side, workspace},
-                                               {dz, dgamma, nullptr});
-}
-
-namespace detail {
-
-// Words that need no initialisation. For an impossible shape there are none, and the core function then
-// reports the shape.
-class BackwardWorkspace {
- public:
-  BackwardWorkspace(i64 rows, i64 n)
-      : size_(rows < 0 || n < 1 ? 0 : static_cast<size_t>(norm_backward_workspace(rows, n))),
-        words_(std::make_unique_for_overwrite<float[]>(size_)) {}
-  std::span<float> words() const { return {words_.get(), size_}; }
-
- private:
-  size_t size_;
-  std::unique_ptr<float[]> words_;
-};
-
-}  // namespace detail
-
-template <class T, CpuNormBackwardSchedule S>
-void layernorm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd,
-                        i64 rows, i64 n, T* dx, float* dgamma, float* dbeta, SideBuffer<const float> side) {
-  const detail::BackwardWorkspace workspace(rows, n);
-  layernorm_backward<T, S>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace.words());
-}
-
-template <class T, CpuNormBackwardSchedule S>
-void rmsnorm_backward(const T* dy, const T* y, const float* gamma, const float* rstd, i64 rows, i64 n, T* dx,
-                      float* dgamma, SideBuffer<const float> side) {
-  const detail::BackwardWorkspace workspace(rows, n);
-  rmsnorm_backward<T, S>(dy, y, gamma, rstd, rows, n, dx, dgamma, side, workspace.words());
+void residual_rmsnorm_backward(const NormBackward<T>& of) {
+  detail::norm_backward<Norm::rms, true, S>("residual_rmsnorm_backward", of, detail::PlainOutput<T>{of.y});
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -19,34 +19,22 @@
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
-// The arrays of a forward. y may be null, if only the codes are wanted, or equal x. For NormE4m3 `given` may
-// name the tensor's scale, and codes beyond it saturate.
+// A forward that writes codes and scales beside y, which may be null if only they are wanted. For NormE4m3
+// `given` may name the tensor's scale, and codes beyond it saturate.
 template <class Store, class T>
 struct NormForward8bit {
-  const T* x = nullptr;
-  const float *gamma = nullptr, *beta = nullptr;  // beta: of LayerNorm
-  i64 rows = 0, n = 0;
-  float eps = 1e-5f;
-  const float* given = nullptr;
-  T* y = nullptr;
+  NormForward<T> norm{};
   typename Store::Code* codes = nullptr;
   typename Store::Scale* scales = nullptr;
-  float* rstd = nullptr;
-  SideBuffer<float> side{};
+  const float* given = nullptr;
 };
 
-// Those of a backward. dx may equal dy.
+// A backward that reads them in place of norm.y.
 template <class Store, class T>
 struct NormBackward8bit {
-  const T* dy = nullptr;
+  NormBackward<T> norm{};
   const typename Store::Code* codes = nullptr;
   const typename Store::Scale* scales = nullptr;
-  const float *gamma = nullptr, *beta = nullptr, *rstd = nullptr;
-  i64 rows = 0, n = 0;
-  T* dx = nullptr;
-  float *dgamma = nullptr, *dbeta = nullptr;  // dbeta: of LayerNorm
-  SideBuffer<const float> side{};
-  std::span<float> workspace{};
 };
 
 // y and rstd as layernorm_forward or rmsnorm_forward gives them, codes and scales. For NormE4m3 without a
@@ -58,7 +46,7 @@ template <Norm N, CpuNormForwardSchedule S = kWidestSchedule, class Store, class
 void norm_forward_8bit(const NormForward8bit<Store, T>& of);
 
 // dx, dgamma and dbeta of layernorm_backward or rmsnorm_backward, with what the codes stand for in place of
-// y, to the bit of that backward in fp32 if dx is rounded to T. Allocates nothing.
+// y, to the bit of that backward in fp32 if dx is rounded to T.
 // Throws SpecError, before anything is written, for the same reasons as these, for an n that is no whole
 // number of groups, and for a scale that is zero, negative, subnormal, infinite or (but for an int8 group's
 // zero point) NaN.
@@ -386,36 +374,24 @@ struct StoredRows {
 #endif
 };
 
-// Processes rows [row, end) in whole groups of kRows, and returns where it stopped.
-template <Norm N, class Store, class T, RowLoops L, bool kStreaming, int kRows>
-i64 store_rows(const ForwardArrays<T>& a, typename Store::Code* codes, typename Store::Scale* scales, i64 row,
-               i64 end) {
-  using Rows = StoredRows<Store, T, L, kStreaming, kRows>;
-  // of a block, by which the writer goes
-  constexpr int kVectors = static_cast<int>(Rows::kBlock / LaneIo<LaneOf<L>>::kWidth);
-  RowWriter<Rows, LaneOf<L>, kVectors, kStreaming, kRows> writer(a.n);
-  Divisor tensor{};
-  if constexpr (Store::kGroup == 0) tensor = Divisor::of(*scales);
-  for (; end - row >= kRows; row += kRows) {
-    const auto rows = norm_rows<N, T, L, kStreaming, kRows>(a, row, writer);
-    writer.rest();
-    writer.begin(Rows{rows, codes + row * a.n,
-                      Store::kGroup == 0 ? scales : scales + norm_scales_of<Store>(row, a.n), tensor});
-  }
-  writer.rest();
-  return row;
-}
-
 template <Norm N, class Store, class T, RowLoops L, bool kStreaming>
 void store_all_rows(const RowTasks& how, const ForwardArrays<T>& a, typename Store::Code* codes,
                     typename Store::Scale* scales) {
-  parallel_for((a.rows + how.task_rows - 1) / how.task_rows, how.threads, [&](i64 task) {
-    i64 row = task * how.task_rows;
-    const i64 end = std::min(a.rows, row + how.task_rows);
-    constexpr int kTogether = kRowsTogether<L, T>;
-    row = store_rows<N, Store, T, L, kStreaming, kTogether>(a, codes, scales, row, end);
-    if constexpr (kTogether > 1) store_rows<N, Store, T, L, kStreaming, 1>(a, codes, scales, row, end);
-    end_streaming<kStreaming>();
+  over_rows<L, kStreaming>(how, a, [=, &a]<int kRows>(i64 row, i64 end) {
+    using Rows = StoredRows<Store, T, L, kStreaming, kRows>;
+    // of a block, by which the writer goes
+    constexpr int kVectors = static_cast<int>(Rows::kBlock / LaneIo<LaneOf<L>>::kWidth);
+    RowWriter<Rows, LaneOf<L>, kVectors, kStreaming, kRows> writer(a.n);
+    Divisor tensor{};
+    if constexpr (Store::kGroup == 0) tensor = Divisor::of(*scales);
+    for (; end - row >= kRows; row += kRows) {
+      const auto rows = norm_rows<N, T, L, kStreaming, kRows>(a, row, writer);
+      writer.rest();
+      writer.begin(Rows{rows, codes + row * a.n,
+                        Store::kGroup == 0 ? scales : scales + norm_scales_of<Store>(row, a.n), tensor});
+    }
+    writer.rest();
+    return row;
   });
 }
 
@@ -451,8 +427,9 @@ template <Norm N, CpuNormForwardSchedule S, class Store, class T>
 void norm_forward_8bit(const NormForward8bit<Store, T>& of) {
   static_assert(detail::norm_schedule_holds<S>() && S.task_elements > 0, "task_elements is positive");
   constexpr const char* kFunction = N == Norm::layer ? "layernorm_forward_8bit" : "rmsnorm_forward_8bit";
-  detail::require_forward(kFunction, of.rows, of.n, of.eps, of.side);
-  detail::require_groups<Store>(kFunction, of.n);
+  const NormForward<T>& norm = of.norm;
+  detail::require_forward(kFunction, norm.rows, norm.n, norm.eps, norm.side);
+  detail::require_groups<Store>(kFunction, norm.n);
   if (of.given && Store::kGroup > 0) {
     detail::refuse(detail::refusal(kFunction) + "a scale is given, but " + Store::kName +
                    " finds those of its groups itself");
@@ -462,10 +439,8 @@ void norm_forward_8bit(const NormForward8bit<Store, T>& of) {
                    "the given scale is zero, negative, subnormal, infinite or NaN");
   }
   constexpr detail::RowLoops kLoops = detail::kRowLoops<S>;
-  const detail::RowTasks how{S.threads, std::max<i64>(S.task_elements / of.n, 1)};
-  const float* const beta = N == Norm::layer ? of.beta : nullptr;
-  const detail::ForwardArrays<T> arrays{of.x,   {},   of.gamma, beta,    of.rows,     of.n,
-                                        of.eps, of.y, of.rstd,  of.side, S.rows_ahead};
+  const detail::RowTasks how{S.threads, std::max<i64>(S.task_elements / norm.n, 1)};
+  const detail::ForwardArrays<T> arrays{detail::arrays_of<N, false>(norm), S.rows_ahead};
   if constexpr (Store::kGroup == 0) {
     if (of.given) {
       *of.scales = *of.given;
@@ -476,8 +451,8 @@ void norm_forward_8bit(const NormForward8bit<Store, T>& of) {
     }
   }
   if constexpr (S.streaming_stores && S.vector_bits > 0) {
-    if (detail::rows_stream<S>(of.codes, of.rows, of.n) &&
-        (!of.y || detail::rows_stream<S>(of.y, of.rows, of.n)))
+    if (detail::rows_stream<S>(of.codes, norm.rows, norm.n) &&
+        (!norm.y || detail::rows_stream<S>(norm.y, norm.rows, norm.n)))
       return detail::store_all_rows<N, Store, T, kLoops, true>(how, arrays, of.codes, of.scales);
   }
   detail::store_all_rows<N, Store, T, kLoops, false>(how, arrays, of.codes, of.scales);
@@ -485,15 +460,12 @@ void norm_forward_8bit(const NormForward8bit<Store, T>& of) {
 
 template <Norm N, CpuNormBackwardSchedule S, class Store, class T>
 void norm_backward_8bit(const NormBackward8bit<Store, T>& of) {
-  constexpr bool kLayer = N == Norm::layer;
-  constexpr const char* kFunction = kLayer ? "layernorm_backward_8bit" : "rmsnorm_backward_8bit";
-  detail::require_shape(kFunction, of.rows, of.n, of.side);
-  detail::require_groups<Store>(kFunction, of.n);
-  if (of.rows > 0) detail::require_scales<Store>(kFunction, of.scales, norm_scales_of<Store>(of.rows, of.n));
-  detail::norm_backward<N, T, S, false>(
-      kFunction, of.dy, detail::StoredOutput<Store>{of.codes, of.scales}, nullptr,
-      {of.gamma, kLayer ? of.beta : nullptr, of.rstd, of.rows, of.n, of.side, of.workspace},
-      {of.dx, of.dgamma, kLayer ? of.dbeta : nullptr});
+  constexpr const char* kFunction = N == Norm::layer ? "layernorm_backward_8bit" : "rmsnorm_backward_8bit";
+  const i64 rows = of.norm.rows, n = of.norm.n;
+  detail::require_shape(kFunction, rows, n, of.norm.side);
+  detail::require_groups<Store>(kFunction, n);
+  if (rows > 0) detail::require_scales<Store>(kFunction, of.scales, norm_scales_of<Store>(rows, n));
+  detail::norm_backward<N, false, S>(kFunction, of.norm, detail::StoredOutput<Store>{of.codes, of.scales});
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

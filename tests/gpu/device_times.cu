@@ -310,39 +310,50 @@ class Times {
       const double gradients = (N == Norm::layer ? 2 : 1) * sizeof(float) * static_cast<double>(n);
       // rstd beside them
       const double vectors = sizeof(float) * static_cast<double>(rows) + gradients;
-      const auto forward = [=, &pool](T* to, float* rstd_to, i64 first, cudaStream_t stream) {
-        check(launches::norm_forward<N>(pool.x.get() + first, pool.gamma.get(), beta, rows, n, kEps,
-                                        to + first, rstd_to + first / n, {}, stream),
-              "norm forward");
+      const auto arrays = [=, &pool](T* to, float* rstd_to, i64 first) {
+        return kernels::cuda::NormForwardArrays<T>{.x = pool.x.get() + first,
+                                                   .residual = pool.dy.get() + first,
+                                                   .gamma = pool.gamma.get(),
+                                                   .beta = beta,
+                                                   .rows = rows,
+                                                   .n = n,
+                                                   .eps = kEps,
+                                                   .z = pool.z.get() + first,
+                                                   .y = to + first,
+                                                   .rstd = rstd_to + first / n};
       };
+      const auto forward = [=](T* to, float* rstd_to, i64 first, cudaStream_t stream) {
+        check(launches::norm_forward<N>(arrays(to, rstd_to, first), stream), "norm forward");
+      };
+      const auto gradients_of = [=, &pool, &rstd](i64 first) {
+        return kernels::cuda::NormBackwardArrays<T>{.dy = pool.dy.get() + first,
+                                                    .y = pool.y.get() + first,
+                                                    .dz_next = pool.x.get() + first,
+                                                    .rstd = rstd.get() + first / n,
+                                                    .rows = rows,
+                                                    .n = n,
+                                                    .dx = pool.out.get() + first};
+      };
+      const kernels::cuda::NormBackwardColumns columns{
+          pool.gamma.get(), beta, pool.dgamma.get(), dbeta, workspace.get(), workspace.size()};
       cases.push_back(
           {name + "_forward", 2 * matrix + vectors, [=, &pool, &rstd_out](i64 first, cudaStream_t stream) {
              forward(pool.out.get(), rstd_out.get(), first, stream);
            }});
-      cases.push_back({name + "_backward", 3 * matrix + vectors + gradients,
-                       [=, &pool, &rstd, &workspace](i64 first, cudaStream_t stream) {
-                         check(launches::norm_backward<N>(
-                                   pool.dy.get() + first, pool.y.get() + first, pool.gamma.get(), beta,
-                                   rstd.get() + first / n, rows, n, pool.out.get() + first, pool.dgamma.get(),
-                                   dbeta, {}, workspace.get(), workspace.size(), stream),
-                               "norm backward");
-                       }});
+      cases.push_back(
+          {name + "_backward", 3 * matrix + vectors + gradients, [=](i64 first, cudaStream_t stream) {
+             check(launches::norm_backward<N>(gradients_of(first), columns, stream), "norm backward");
+           }});
       // z = x + dy, and the norm's gradient plus x.
-      cases.push_back({"residual_" + name + "_forward", 4 * matrix + vectors,
-                       [=, &pool, &rstd_out](i64 first, cudaStream_t stream) {
-                         check(launches::residual_norm_forward<N>(
-                                   pool.x.get() + first, pool.dy.get() + first, pool.gamma.get(), beta, rows,
-                                   n, kEps, pool.z.get() + first, pool.out.get() + first,
-                                   rstd_out.get() + first / n, stream),
-                               "residual norm forward");
-                       }});
+      cases.push_back(
+          {"residual_" + name + "_forward", 4 * matrix + vectors,
+           [=, &pool, &rstd_out](i64 first, cudaStream_t stream) {
+             check(launches::residual_norm_forward<N>(arrays(pool.out.get(), rstd_out.get(), first), stream),
+                   "residual norm forward");
+           }});
       cases.push_back({"residual_" + name + "_backward", 4 * matrix + vectors + gradients,
-                       [=, &pool, &rstd, &workspace](i64 first, cudaStream_t stream) {
-                         check(launches::residual_norm_backward<N>(
-                                   pool.dy.get() + first, pool.y.get() + first, pool.x.get() + first,
-                                   pool.gamma.get(), beta, rstd.get() + first / n, rows, n,
-                                   pool.out.get() + first, pool.dgamma.get(), dbeta, workspace.get(),
-                                   workspace.size(), stream),
+                       [=](i64 first, cudaStream_t stream) {
+                         check(launches::residual_norm_backward<N>(gradients_of(first), columns, stream),
                                "residual norm backward");
                        }});
       if (N == Norm::layer) {  // y and rstd are its; RMSNorm's backward takes the same bytes

@@ -18,29 +18,37 @@ NormResult<T> host_norm(bool layer, bool residual, i64 rows, i64 n) {
   result.rstd.resize(static_cast<std::size_t>(rows));
   result.dgamma.resize(static_cast<std::size_t>(n));
   if (layer) result.dbeta.resize(static_cast<std::size_t>(n));
-  T *const y = result.y.data(), *const dx = result.dx.data();
-  const float *const g = gamma.data(), *const b = beta.data();
-  float *const rstd = result.rstd.data(), *const dgamma = result.dgamma.data(),
-               *const dbeta = result.dbeta.data();
-  if (residual) {
-    result.z = tensor(kResidualStream);
-    T* const z = result.z.data();
-    const std::vector<T> next = tensor(kNextStream);
-    std::vector<float> workspace(static_cast<std::size_t>(kernels::norm_backward_workspace(rows, n)));
-    if (layer) {
-      kernels::residual_layernorm_forward<T>(y, z, g, b, rows, n, kEps, z, y, rstd);
-      kernels::residual_layernorm_backward<T>(dx, y, next.data(), g, b, rstd, rows, n, dx, dgamma, dbeta, {},
-                                              workspace);
-    } else {
-      kernels::residual_rmsnorm_forward<T>(y, z, g, rows, n, kEps, z, y, rstd);
-      kernels::residual_rmsnorm_backward<T>(dx, y, next.data(), g, rstd, rows, n, dx, dgamma, {}, workspace);
-    }
+  const std::vector<T> next = tensor(kNextStream);
+  if (residual) result.z = tensor(kResidualStream);
+  const kernels::NormForward<T> forward{.x = result.y.data(),
+                                        .residual = result.z.data(),
+                                        .gamma = gamma.data(),
+                                        .beta = beta.data(),
+                                        .rows = rows,
+                                        .n = n,
+                                        .eps = kEps,
+                                        .z = result.z.data(),
+                                        .y = result.y.data(),
+                                        .rstd = result.rstd.data()};
+  const kernels::NormBackward<T> backward{.dy = result.dx.data(),
+                                          .y = result.y.data(),
+                                          .dz_next = next.data(),
+                                          .gamma = gamma.data(),
+                                          .beta = beta.data(),
+                                          .rstd = result.rstd.data(),
+                                          .rows = rows,
+                                          .n = n,
+                                          .dx = result.dx.data(),
+                                          .dgamma = result.dgamma.data(),
+                                          .dbeta = result.dbeta.data()};
+  if (residual && layer) {
+    kernels::residual_layernorm_forward<T>(forward), kernels::residual_layernorm_backward<T>(backward);
+  } else if (residual) {
+    kernels::residual_rmsnorm_forward<T>(forward), kernels::residual_rmsnorm_backward<T>(backward);
   } else if (layer) {
-    kernels::layernorm_forward<T>(y, g, b, rows, n, kEps, y, rstd);
-    kernels::layernorm_backward<T>(dx, y, g, b, rstd, rows, n, dx, dgamma, dbeta);
+    kernels::layernorm_forward<T>(forward), kernels::layernorm_backward<T>(backward);
   } else {
-    kernels::rmsnorm_forward<T>(y, g, rows, n, kEps, y, rstd);
-    kernels::rmsnorm_backward<T>(dx, y, g, rstd, rows, n, dx, dgamma);
+    kernels::rmsnorm_forward<T>(forward), kernels::rmsnorm_backward<T>(backward);
   }
   return result;
 }
@@ -68,28 +76,28 @@ StoredNormResult<T> host_norm_8bit(bool layer, i64 rows, i64 n) {
   auto* const scales = reinterpret_cast<typename Store::Scale*>(result.scales.data());
   const std::vector<T> x = result.y;
   std::vector<float> workspace(static_cast<std::size_t>(kernels::norm_backward_workspace(rows, n)));
-  const kernels::NormForward8bit<Store, T> forward{.x = x.data(),
-                                                   .gamma = gamma.data(),
-                                                   .beta = beta.data(),
-                                                   .rows = rows,
-                                                   .n = n,
-                                                   .eps = kEps,
-                                                   .y = result.y.data(),
+  const kernels::NormForward8bit<Store, T> forward{.norm = {.x = x.data(),
+                                                            .gamma = gamma.data(),
+                                                            .beta = beta.data(),
+                                                            .rows = rows,
+                                                            .n = n,
+                                                            .eps = kEps,
+                                                            .y = result.y.data(),
+                                                            .rstd = result.rstd.data()},
                                                    .codes = codes,
-                                                   .scales = scales,
-                                                   .rstd = result.rstd.data()};
-  const kernels::NormBackward8bit<Store, T> backward{.dy = result.dx.data(),
+                                                   .scales = scales};
+  const kernels::NormBackward8bit<Store, T> backward{.norm = {.dy = result.dx.data(),
+                                                              .gamma = gamma.data(),
+                                                              .beta = beta.data(),
+                                                              .rstd = result.rstd.data(),
+                                                              .rows = rows,
+                                                              .n = n,
+                                                              .dx = result.dx.data(),
+                                                              .dgamma = result.dgamma.data(),
+                                                              .dbeta = result.dbeta.data(),
+                                                              .workspace = workspace},
                                                      .codes = codes,
-                                                     .scales = scales,
-                                                     .gamma = gamma.data(),
-                                                     .beta = beta.data(),
-                                                     .rstd = result.rstd.data(),
-                                                     .rows = rows,
-                                                     .n = n,
-                                                     .dx = result.dx.data(),
-                                                     .dgamma = result.dgamma.data(),
-                                                     .dbeta = result.dbeta.data(),
-                                                     .workspace = workspace};
+                                                     .scales = scales};
   if (layer) {
     kernels::norm_forward_8bit<kernels::Norm::layer>(forward);
     kernels::norm_backward_8bit<kernels::Norm::layer>(backward);

@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "kernels/cuda/plan.h"
 #include "kernels/layernorm.h"
 #include "kernels/portable.h"
 #include "kernels/stores/fp8.h"
@@ -36,22 +37,16 @@ template <class T>
 cudaError_t dropout(const T* x, T* y, i64 n, const u64* seed, double p, cudaStream_t stream);
 
 template <Norm N, class T>
-cudaError_t norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y,
-                         float* rstd, const kernels::SideBuffer<float>& side, cudaStream_t stream);
+cudaError_t norm_forward(const kernels::cuda::NormForwardArrays<T>& a, cudaStream_t stream);
 template <Norm N, class T>
-cudaError_t norm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd,
-                          i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
-                          const kernels::SideBuffer<const float>& side, float* workspace, i64 words,
-                          cudaStream_t stream);
-// The norm of z = x + residual, without side channels.
+cudaError_t norm_backward(const kernels::cuda::NormBackwardArrays<T>& a,
+                          const kernels::cuda::NormBackwardColumns& of, cudaStream_t stream);
+// The norm of z = x + residual.
 template <Norm N, class T>
-cudaError_t residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta,
-                                  i64 rows, i64 n, float eps, T* z, T* y, float* rstd, cudaStream_t stream);
+cudaError_t residual_norm_forward(const kernels::cuda::NormForwardArrays<T>& a, cudaStream_t stream);
 template <Norm N, class T>
-cudaError_t residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
-                                   const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
-                                   float* dgamma, float* dbeta, float* workspace, i64 words,
-                                   cudaStream_t stream);
+cudaError_t residual_norm_backward(const kernels::cuda::NormBackwardArrays<T>& a,
+                                   const kernels::cuda::NormBackwardColumns& of, cudaStream_t stream);
 
 // The arrays of a store's kernels: `kept` is what the forward writes for the backward, `out` is y or dx.
 template <class T>

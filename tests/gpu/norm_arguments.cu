@@ -36,12 +36,20 @@ struct Forward {
   float eps = 1e-5f;
 
   cudaError_t operator()(bool with_residual, bool rms) const {
-    const SideBuffer<float> side{channels, count, x_hat};
-    if (rms) return launches::norm_forward<Norm::rms>(x, gamma, beta, rows, n, eps, y, rstd, side, nullptr);
-    return with_residual
-               ? cuda::launch_residual_norm_forward<Norm::layer, float>(x, residual, gamma, beta, rows, n,
-                                                                        eps, z, y, rstd, side, nullptr)
-               : launches::norm_forward<Norm::layer>(x, gamma, beta, rows, n, eps, y, rstd, side, nullptr);
+    const cuda::NormForwardArrays<float> a{.x = x,
+                                           .residual = residual,
+                                           .gamma = gamma,
+                                           .beta = beta,
+                                           .rows = rows,
+                                           .n = n,
+                                           .eps = eps,
+                                           .z = z,
+                                           .y = y,
+                                           .rstd = rstd,
+                                           .side = {channels, count, x_hat}};
+    if (rms) return launches::norm_forward<Norm::rms>(a, nullptr);
+    return with_residual ? cuda::launch_residual_norm_forward<Norm::layer, float>(a, nullptr)
+                         : launches::norm_forward<Norm::layer>(a, nullptr);
   }
 };
 
@@ -55,16 +63,18 @@ struct Backward {
   i64 rows = kRows, n = kN, count = kCount, words = cuda::norm_backward_workspace(kRows, kN);
 
   cudaError_t operator()(bool with_residual, bool rms) const {
-    const SideBuffer<const float> side{channels, count, x_hat};
-    if (rms) {
-      return launches::norm_backward<Norm::rms>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side,
-                                                workspace, words, nullptr);
-    }
-    return with_residual ? cuda::launch_residual_norm_backward<Norm::layer, float>(
-                               dy, y, next, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side, workspace,
-                               words, nullptr)
-                         : launches::norm_backward<Norm::layer>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma,
-                                                                dbeta, side, workspace, words, nullptr);
+    const cuda::NormBackwardArrays<float> a{.dy = dy,
+                                            .y = y,
+                                            .dz_next = next,
+                                            .rstd = rstd,
+                                            .rows = rows,
+                                            .n = n,
+                                            .side = {channels, count, x_hat},
+                                            .dx = dx};
+    const cuda::NormBackwardColumns of{gamma, beta, dgamma, dbeta, workspace, words};
+    if (rms) return launches::norm_backward<Norm::rms>(a, of, nullptr);
+    return with_residual ? cuda::launch_residual_norm_backward<Norm::layer, float>(a, of, nullptr)
+                         : launches::norm_backward<Norm::layer>(a, of, nullptr);
   }
 };
 

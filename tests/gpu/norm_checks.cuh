@@ -12,34 +12,25 @@ using kernels::Norm;
 namespace launches {
 
 template <Norm N, class T>
-cudaError_t norm_forward(const T* x, const float* gamma, const float* beta, i64 rows, i64 n, float eps, T* y,
-                         float* rstd, const kernels::SideBuffer<float>& side, cudaStream_t stream) {
-  return kernels::cuda::launch_norm_forward<N, T>(x, gamma, beta, rows, n, eps, y, rstd, side, stream);
+cudaError_t norm_forward(const kernels::cuda::NormForwardArrays<T>& a, cudaStream_t stream) {
+  return kernels::cuda::launch_norm_forward<N, T>(a, stream);
 }
 
 template <Norm N, class T>
-cudaError_t norm_backward(const T* dy, const T* y, const float* gamma, const float* beta, const float* rstd,
-                          i64 rows, i64 n, T* dx, float* dgamma, float* dbeta,
-                          const kernels::SideBuffer<const float>& side, float* workspace, i64 words,
-                          cudaStream_t stream) {
-  return kernels::cuda::launch_norm_backward<N, T>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, side,
-                                                   workspace, words, stream);
+cudaError_t norm_backward(const kernels::cuda::NormBackwardArrays<T>& a,
+                          const kernels::cuda::NormBackwardColumns& of, cudaStream_t stream) {
+  return kernels::cuda::launch_norm_backward<N, T>(a, of, stream);
 }
 
 template <Norm N, class T>
-cudaError_t residual_norm_forward(const T* x, const T* residual, const float* gamma, const float* beta,
-                                  i64 rows, i64 n, float eps, T* z, T* y, float* rstd, cudaStream_t stream) {
-  return kernels::cuda::launch_residual_norm_forward<N, T>(x, residual, gamma, beta, rows, n, eps, z, y, rstd,
-                                                           {}, stream);
+cudaError_t residual_norm_forward(const kernels::cuda::NormForwardArrays<T>& a, cudaStream_t stream) {
+  return kernels::cuda::launch_residual_norm_forward<N, T>(a, stream);
 }
 
 template <Norm N, class T>
-cudaError_t residual_norm_backward(const T* dy, const T* y, const T* dz_next, const float* gamma,
-                                   const float* beta, const float* rstd, i64 rows, i64 n, T* dz,
-                                   float* dgamma, float* dbeta, float* workspace, i64 words,
-                                   cudaStream_t stream) {
-  return kernels::cuda::launch_residual_norm_backward<N, T>(dy, y, dz_next, gamma, beta, rstd, rows, n, dz,
-                                                            dgamma, dbeta, {}, workspace, words, stream);
+cudaError_t residual_norm_backward(const kernels::cuda::NormBackwardArrays<T>& a,
+                                   const kernels::cuda::NormBackwardColumns& of, cudaStream_t stream) {
+  return kernels::cuda::launch_residual_norm_backward<N, T>(a, of, stream);
 }
 
 }  // namespace launches
@@ -63,26 +54,37 @@ struct NormCase {
     fill(beta, UniformAt<float>{kBetaStream});
   }
   void enqueue(Place place, cudaStream_t stream) const {
-    T *const to = y_at(place).get(), *const gradient_to = dx_at(place).get();
     const float* const offset = kLayer ? beta.get() : nullptr;
-    float* const to_dbeta = kLayer ? dbeta.get() : nullptr;
+    const kernels::cuda::NormForwardArrays<T> forward{.x = x.get(),
+                                                      .residual = residual.get(),
+                                                      .gamma = gamma.get(),
+                                                      .beta = offset,
+                                                      .rows = rows,
+                                                      .n = n,
+                                                      .eps = kEps,
+                                                      .z = z_at(place).get(),
+                                                      .y = y_at(place).get(),
+                                                      .rstd = rstd.get()};
+    const kernels::cuda::NormBackwardArrays<T> backward{.dy = dy.get(),
+                                                        .y = y_at(place).get(),
+                                                        .dz_next = next.get(),
+                                                        .rstd = rstd.get(),
+                                                        .rows = rows,
+                                                        .n = n,
+                                                        .dx = dx_at(place).get()};
+    const kernels::cuda::NormBackwardColumns columns{.gamma = gamma.get(),
+                                                     .beta = offset,
+                                                     .dgamma = dgamma.get(),
+                                                     .dbeta = kLayer ? dbeta.get() : nullptr,
+                                                     .workspace = workspace.get(),
+                                                     .workspace_words = workspace.size()};
     if constexpr (Residual) {
-      check(kernels::cuda::launch_residual_norm_forward<N, T, Schedule>(
-                x.get(), residual.get(), gamma.get(), offset, rows, n, kEps, z_at(place).get(), to,
-                rstd.get(), {}, stream),
-            "norm forward");
-      check(kernels::cuda::launch_residual_norm_backward<N, T, Schedule>(
-                dy.get(), to, next.get(), gamma.get(), offset, rstd.get(), rows, n, gradient_to, dgamma.get(),
-                to_dbeta, {}, workspace.get(), workspace.size(), stream),
+      check(kernels::cuda::launch_residual_norm_forward<N, T, Schedule>(forward, stream), "norm forward");
+      check(kernels::cuda::launch_residual_norm_backward<N, T, Schedule>(backward, columns, stream),
             "norm backward");
     } else {
-      check(kernels::cuda::launch_norm_forward<N, T, Schedule>(x.get(), gamma.get(), offset, rows, n, kEps,
-                                                               to, rstd.get(), {}, stream),
-            "norm forward");
-      check(kernels::cuda::launch_norm_backward<N, T, Schedule>(
-                dy.get(), to, gamma.get(), offset, rstd.get(), rows, n, gradient_to, dgamma.get(), to_dbeta,
-                {}, workspace.get(), workspace.size(), stream),
-            "norm backward");
+      check(kernels::cuda::launch_norm_forward<N, T, Schedule>(forward, stream), "norm forward");
+      check(kernels::cuda::launch_norm_backward<N, T, Schedule>(backward, columns, stream), "norm backward");
     }
   }
   void spoil() const { spoil_all(y, dx, z, rstd, dgamma, dbeta, workspace); }
@@ -136,17 +138,14 @@ void norm_streams(Report& report, i64 rows, i64 n) {
 }  // namespace outgrad::tests::gpu
 
 #define OUTGRAD_NORM_LAUNCHES(N, T)                                                                         \
-  template cudaError_t launches::norm_forward<N>(const T*, const float*, const float*, i64, i64, float, T*, \
-                                                 float*, const kernels::SideBuffer<float>&, cudaStream_t);  \
-  template cudaError_t launches::norm_backward<N>(                                                          \
-      const T*, const T*, const float*, const float*, const float*, i64, i64, T*, float*, float*,           \
-      const kernels::SideBuffer<const float>&, float*, i64, cudaStream_t);
-#define OUTGRAD_RESIDUAL_NORM_LAUNCHES(N, T)                                                                 \
-  template cudaError_t launches::residual_norm_forward<N>(const T*, const T*, const float*, const float*,    \
-                                                          i64, i64, float, T*, T*, float*, cudaStream_t);    \
-  template cudaError_t launches::residual_norm_backward<N>(const T*, const T*, const T*, const float*,       \
-                                                           const float*, const float*, i64, i64, T*, float*, \
-                                                           float*, float*, i64, cudaStream_t);
+  template cudaError_t launches::norm_forward<N>(const kernels::cuda::NormForwardArrays<T>&, cudaStream_t); \
+  template cudaError_t launches::norm_backward<N>(const kernels::cuda::NormBackwardArrays<T>&,              \
+                                                  const kernels::cuda::NormBackwardColumns&, cudaStream_t);
+#define OUTGRAD_RESIDUAL_NORM_LAUNCHES(N, T)                                                          \
+  template cudaError_t launches::residual_norm_forward<N>(const kernels::cuda::NormForwardArrays<T>&, \
+                                                          cudaStream_t);                              \
+  template cudaError_t launches::residual_norm_backward<N>(                                           \
+      const kernels::cuda::NormBackwardArrays<T>&, const kernels::cuda::NormBackwardColumns&, cudaStream_t);
 #define OUTGRAD_NORM_CHECKS(T)                           \
   namespace outgrad::tests::gpu {                        \
   OUTGRAD_NORM_LAUNCHES(Norm::layer, T)                  \

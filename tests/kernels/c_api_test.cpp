@@ -601,22 +601,38 @@ void expect_norms() {
     headers();
     c.expect_equal(e);
   };
-  both(kLayernormForward, kLayernormBackward, [&] {
-    layernorm_forward<T, kScalar>(x, gamma, beta, rows, n, 1e-5f, y, rstd, e.side);
-    layernorm_backward<T, kScalar>(dy, y, gamma, beta, rstd, rows, n, dx, dgamma, dbeta, e.kept);
-  });
-  both(kRmsnormForward, kRmsnormBackward, [&] {
-    rmsnorm_forward<T, kScalar>(x, gamma, rows, n, 1e-5f, y, rstd, e.side);
-    rmsnorm_backward<T, kScalar>(dy, y, gamma, rstd, rows, n, dx, dgamma, e.kept);
-  });
+  NormForward<T> forward{.x = x,
+                         .residual = more,
+                         .gamma = gamma,
+                         .beta = beta,
+                         .rows = rows,
+                         .n = n,
+                         .z = z,
+                         .y = y,
+                         .rstd = rstd,
+                         .side = e.side};
+  NormBackward<T> backward{.dy = dy,
+                           .y = y,
+                           .dz_next = more,
+                           .gamma = gamma,
+                           .beta = beta,
+                           .rstd = rstd,
+                           .rows = rows,
+                           .n = n,
+                           .dx = dx,
+                           .dgamma = dgamma,
+                           .dbeta = dbeta,
+                           .side = e.kept};
+  both(kLayernormForward, kLayernormBackward,
+       [&] { layernorm_forward<T, kScalar>(forward), layernorm_backward<T, kScalar>(backward); });
+  both(kRmsnormForward, kRmsnormBackward,
+       [&] { rmsnorm_forward<T, kScalar>(forward), rmsnorm_backward<T, kScalar>(backward); });
+  backward.workspace = e.workspace;
   both(kResidualLayernormForward, kResidualLayernormBackward, [&] {
-    residual_layernorm_forward<T, kScalar>(x, more, gamma, beta, rows, n, 1e-5f, z, y, rstd, e.side);
-    residual_layernorm_backward<T, kScalar>(dy, y, more, gamma, beta, rstd, rows, n, dx, dgamma, dbeta,
-                                            e.kept, e.workspace);
+    residual_layernorm_forward<T, kScalar>(forward), residual_layernorm_backward<T, kScalar>(backward);
   });
   both(kResidualRmsnormForward, kResidualRmsnormBackward, [&] {
-    residual_rmsnorm_forward<T, kScalar>(x, more, gamma, rows, n, 1e-5f, z, y, rstd, e.side);
-    residual_rmsnorm_backward<T, kScalar>(dy, y, more, gamma, rstd, rows, n, dx, dgamma, e.kept, e.workspace);
+    residual_rmsnorm_forward<T, kScalar>(forward), residual_rmsnorm_backward<T, kScalar>(backward);
   });
   both(kBiasForward, kBiasBackward, [&] {
     bias_gelu_forward<typename ForwardFit<T>::Type, T, kScalar>(x, beta, rows, n, y, e.mask.data());
@@ -650,12 +666,32 @@ void expect_norms_of(outgrad_store store) {
     c.call.scale = scale;
     c.expect_run(kRms ? kRmsnormForward : kLayernormForward);
     c.expect_run(kRms ? kRmsnormBackward : kLayernormBackward);
-    norm_forward_8bit<kNorm, kScalar>(NormForward8bit<Store, T>{e.x.data(), e.gamma.data(), e.beta.data(),
-                                                                rows, n, 1e-5f, scale, e.y.data(), codes,
-                                                                scales, e.rstd.data(), e.side});
-    norm_backward_8bit<kNorm, kScalar>(NormBackward8bit<Store, T>{
-        e.dy.data(), codes, scales, e.gamma.data(), e.beta.data(), e.rstd.data(), rows, n, e.dx.data(),
-        e.dgamma.data(), kRms ? nullptr : e.dbeta.data(), e.kept, e.workspace});
+    norm_forward_8bit<kNorm, kScalar>(NormForward8bit<Store, T>{.norm = {.x = e.x.data(),
+                                                                         .gamma = e.gamma.data(),
+                                                                         .beta = e.beta.data(),
+                                                                         .rows = rows,
+                                                                         .n = n,
+                                                                         .eps = 1e-5f,
+                                                                         .y = e.y.data(),
+                                                                         .rstd = e.rstd.data(),
+                                                                         .side = e.side},
+                                                                .codes = codes,
+                                                                .scales = scales,
+                                                                .given = scale});
+    norm_backward_8bit<kNorm, kScalar>(
+        NormBackward8bit<Store, T>{.norm = {.dy = e.dy.data(),
+                                            .gamma = e.gamma.data(),
+                                            .beta = e.beta.data(),
+                                            .rstd = e.rstd.data(),
+                                            .rows = rows,
+                                            .n = n,
+                                            .dx = e.dx.data(),
+                                            .dgamma = e.dgamma.data(),
+                                            .dbeta = kRms ? nullptr : e.dbeta.data(),
+                                            .side = e.kept,
+                                            .workspace = e.workspace},
+                                   .codes = codes,
+                                   .scales = scales});
     c.expect_equal(e);
   }
 }

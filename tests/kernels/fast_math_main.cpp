@@ -51,11 +51,23 @@ int main() {
   // Exact, fused or not.
   for (i64 j = 0; j < kCols; ++j)
     gamma[j] = 0.5f + 0.0078125f * static_cast<float>(j), beta[j] = 0.125f * static_cast<float>(j % 5);
-  layernorm_forward<float, CpuNormForwardSchedule{.threads = 1}>(x.data(), gamma.data(), beta.data(), rows,
-                                                                 kCols, 1e-5f, y.data(), rstd.data());
-  layernorm_backward<float, CpuNormBackwardSchedule{.threads = 1}>(x.data(), y.data(), gamma.data(),
-                                                                   beta.data(), rstd.data(), rows, kCols,
-                                                                   dx.data(), dgamma.data(), dbeta.data());
+  layernorm_forward<float, CpuNormForwardSchedule{.threads = 1}>({.x = x.data(),
+                                                                  .gamma = gamma.data(),
+                                                                  .beta = beta.data(),
+                                                                  .rows = rows,
+                                                                  .n = kCols,
+                                                                  .y = y.data(),
+                                                                  .rstd = rstd.data()});
+  layernorm_backward<float, CpuNormBackwardSchedule{.threads = 1}>({.dy = x.data(),
+                                                                    .y = y.data(),
+                                                                    .gamma = gamma.data(),
+                                                                    .beta = beta.data(),
+                                                                    .rstd = rstd.data(),
+                                                                    .rows = rows,
+                                                                    .n = kCols,
+                                                                    .dx = dx.data(),
+                                                                    .dgamma = dgamma.data(),
+                                                                    .dbeta = dbeta.data()});
   add(y), add(rstd), add(dx), add(dgamma), add(dbeta);
   std::printf("%016llx\n", static_cast<unsigned long long>(hash));
 }

@@ -94,6 +94,24 @@ Placement at(const Case& c, int elements, const char* name) {
   return {c.edge, elements * static_cast<int>(sizeof(T)), name};
 }
 
+// The host's norm of these arrays, of a sum if there is a residual.
+template <Norm N, class T>
+void host_forward(const NormForward<T>& of) {
+  if constexpr (N == Norm::layer) {
+    of.residual ? residual_layernorm_forward<T, kPlain>(of) : layernorm_forward<T, kPlain>(of);
+  } else {
+    of.residual ? residual_rmsnorm_forward<T, kPlain>(of) : rmsnorm_forward<T, kPlain>(of);
+  }
+}
+template <Norm N, class T>
+void host_backward(const NormBackward<T>& of) {
+  if constexpr (N == Norm::layer) {
+    of.dz_next ? residual_layernorm_backward<T, kPlain>(of) : layernorm_backward<T, kPlain>(of);
+  } else {
+    of.dz_next ? residual_rmsnorm_backward<T, kPlain>(of) : rmsnorm_backward<T, kPlain>(of);
+  }
+}
+
 template <Norm N, class T, class S, bool Residual>
 void expect_forward(const Case& c) {
   SCOPED_TRACE("forward " + name_of(c));
@@ -106,17 +124,17 @@ void expect_forward(const Case& c) {
   std::vector<float> rstd(rows), x_hat(rows * channels.size());
   const SideBuffer<float> side{channels.data(), static_cast<i64>(channels.size()), x_hat.data()};
   const float *g = c.affine ? gamma.data() : nullptr, *b = c.affine ? beta.data() : nullptr;
-  if constexpr (Residual && kLayer) {
-    residual_layernorm_forward<T, kPlain>(x.data(), residual.data(), g, b, c.rows, c.n, kEps, z.data(),
-                                          y.data(), rstd.data(), side);
-  } else if constexpr (Residual) {
-    residual_rmsnorm_forward<T, kPlain>(x.data(), residual.data(), g, c.rows, c.n, kEps, z.data(), y.data(),
-                                        rstd.data(), side);
-  } else if constexpr (kLayer) {
-    layernorm_forward<T, kPlain>(x.data(), g, b, c.rows, c.n, kEps, y.data(), rstd.data(), side);
-  } else {
-    rmsnorm_forward<T, kPlain>(x.data(), g, c.rows, c.n, kEps, y.data(), rstd.data(), side);
-  }
+  host_forward<N, T>({.x = x.data(),
+                      .residual = Residual ? residual.data() : nullptr,
+                      .gamma = g,
+                      .beta = b,
+                      .rows = c.rows,
+                      .n = c.n,
+                      .eps = kEps,
+                      .z = z.data(),
+                      .y = y.data(),
+                      .rstd = rstd.data(),
+                      .side = side});
   auto device_x = GuardedArray<T>::with(x, at<T>(c, c.first_off, "x"));
   auto device_residual = GuardedArray<T>::with(residual, at<T>(c, c.second_off, "residual"));
   const GuardedArray<T> device_z(c.rows * c.n, at<T>(c, c.second_off, "z")),
@@ -134,14 +152,21 @@ void expect_forward(const Case& c) {
   const float *dg = c.affine ? device_gamma.get() : nullptr,
               *db = c.affine && kLayer ? device_beta.get() : nullptr;
   next_order();
+  cuda::NormForwardArrays<T> of{.x = device_x.get(),
+                                .gamma = dg,
+                                .beta = db,
+                                .rows = c.rows,
+                                .n = c.n,
+                                .eps = kEps,
+                                .y = out_y.get(),
+                                .rstd = device_rstd.get(),
+                                .side = device_side};
   if constexpr (Residual) {
-    expect_success(cuda::launch_residual_norm_forward<N, T, S>(device_x.get(), device_residual.get(), dg, db,
-                                                               c.rows, c.n, kEps, out_z.get(), out_y.get(),
-                                                               device_rstd.get(), device_side, nullptr));
+    of.residual = device_residual.get(), of.z = out_z.get();
+    expect_success(cuda::launch_residual_norm_forward<N, T, S>(of, nullptr));
     expect_equal("z", out_z, z);
   } else {
-    expect_success(cuda::launch_norm_forward<N, T, S>(device_x.get(), dg, db, c.rows, c.n, kEps, out_y.get(),
-                                                      device_rstd.get(), device_side, nullptr));
+    expect_success(cuda::launch_norm_forward<N, T, S>(of, nullptr));
   }
   expect_equal("y", out_y, y);
   expect_equal("rstd", device_rstd, rstd);
@@ -167,19 +192,19 @@ void expect_backward(const Case& c) {
       workspace(static_cast<size_t>(norm_backward_workspace(c.rows, c.n)));
   const SideBuffer<const float> side{channels.data(), static_cast<i64>(channels.size()), x_hat.data()};
   const float *g = c.affine || c.side ? gamma.data() : nullptr, *b = c.affine ? beta.data() : nullptr;
-  if constexpr (Residual && kLayer) {
-    residual_layernorm_backward<T, kPlain>(dy.data(), y.data(), next.data(), g, b, rstd.data(), c.rows, c.n,
-                                           dx.data(), dgamma.data(), dbeta.data(), side, workspace);
-  } else if constexpr (Residual) {
-    residual_rmsnorm_backward<T, kPlain>(dy.data(), y.data(), next.data(), g, rstd.data(), c.rows, c.n,
-                                         dx.data(), dgamma.data(), side, workspace);
-  } else if constexpr (kLayer) {
-    layernorm_backward<T, kPlain>(dy.data(), y.data(), g, b, rstd.data(), c.rows, c.n, dx.data(),
-                                  dgamma.data(), dbeta.data(), side, workspace);
-  } else {
-    rmsnorm_backward<T, kPlain>(dy.data(), y.data(), g, rstd.data(), c.rows, c.n, dx.data(), dgamma.data(),
-                                side, workspace);
-  }
+  host_backward<N, T>({.dy = dy.data(),
+                       .y = y.data(),
+                       .dz_next = Residual ? next.data() : nullptr,
+                       .gamma = g,
+                       .beta = b,
+                       .rstd = rstd.data(),
+                       .rows = c.rows,
+                       .n = c.n,
+                       .dx = dx.data(),
+                       .dgamma = dgamma.data(),
+                       .dbeta = dbeta.data(),
+                       .side = side,
+                       .workspace = workspace});
   auto device_dy = GuardedArray<T>::with(dy, at<T>(c, c.first_off, "dy"));
   auto device_y = GuardedArray<T>::with(y, at<T>(c, c.second_off, "y"));
   auto device_next = GuardedArray<T>::with(next, at<T>(c, c.out_off, "dz_next"));
@@ -202,14 +227,19 @@ void expect_backward(const Case& c) {
                                                                                          ? device_dbeta.get()
                                                                                          : nullptr;
   next_order();
+  const cuda::NormBackwardArrays<T> of{.dy = device_dy.get(),
+                                       .y = device_y.get(),
+                                       .dz_next = Residual ? device_next.get() : nullptr,
+                                       .rstd = device_rstd.get(),
+                                       .rows = c.rows,
+                                       .n = c.n,
+                                       .side = device_side,
+                                       .dx = out.get()};
+  const cuda::NormBackwardColumns columns{dg, db, to_dgamma, to_dbeta, device_workspace.get(), words};
   if constexpr (Residual) {
-    expect_success(cuda::launch_residual_norm_backward<N, T, S>(
-        device_dy.get(), device_y.get(), device_next.get(), dg, db, device_rstd.get(), c.rows, c.n, out.get(),
-        to_dgamma, to_dbeta, device_side, device_workspace.get(), words, nullptr));
+    expect_success(cuda::launch_residual_norm_backward<N, T, S>(of, columns, nullptr));
   } else {
-    expect_success(cuda::launch_norm_backward<N, T, S>(
-        device_dy.get(), device_y.get(), dg, db, device_rstd.get(), c.rows, c.n, out.get(), to_dgamma,
-        to_dbeta, device_side, device_workspace.get(), words, nullptr));
+    expect_success(cuda::launch_norm_backward<N, T, S>(of, columns, nullptr));
   }
   expect_equal("dx", out, dx);
   if (c.sums) expect_equal("dgamma", device_dgamma, dgamma);

@@ -32,13 +32,17 @@ void expect_forward(const Case& c, const Form& form) {
   const SideBuffer<float> side{channels.data(), static_cast<i64>(channels.size()), x_hat.data()};
   const float *g = c.affine ? gamma.data() : nullptr, *b = c.affine ? beta.data() : nullptr;
   if (form.drops) dropout(x.data(), z.data(), c.rows * c.n, kSeed, form.p, 1);
-  if constexpr (kLayer) {
-    residual_layernorm_forward<T, kPlain>(z.data(), residual.data(), g, b, c.rows, c.n, kEps, z.data(),
-                                          y.data(), rstd.data(), side);
-  } else {
-    residual_rmsnorm_forward<T, kPlain>(z.data(), residual.data(), g, c.rows, c.n, kEps, z.data(), y.data(),
-                                        rstd.data(), side);
-  }
+  host_forward<N, T>({.x = z.data(),
+                      .residual = residual.data(),
+                      .gamma = g,
+                      .beta = b,
+                      .rows = c.rows,
+                      .n = c.n,
+                      .eps = kEps,
+                      .z = z.data(),
+                      .y = y.data(),
+                      .rstd = rstd.data(),
+                      .side = side});
   auto device_x = GuardedArray<T>::with(x, at<T>(c, c.first_off, "x")),
        device_residual = GuardedArray<T>::with(residual, at<T>(c, c.second_off, "residual"));
   const GuardedArray<T> device_z(c.rows * c.n, at<T>(c, c.second_off, "z")),
@@ -56,10 +60,18 @@ void expect_forward(const Case& c, const Form& form) {
   const SideBuffer<float> device_side{device_channels.get(), side.count, device_x_hat.get()};
   next_order();
   expect_success(cuda::launch_dropout_add_norm_forward<N, T, S>(
-      device_x.get(), device_residual.get(), c.affine ? device_gamma.get() : nullptr,
-      c.affine && kLayer ? device_beta.get() : nullptr, c.rows, c.n, kEps,
-      form.drops ? device_seed.get() : nullptr, form.p, form.stores ? device_z.get() : nullptr, out_y.get(),
-      device_rstd.get(), device_side, nullptr));
+      {.x = device_x.get(),
+       .residual = device_residual.get(),
+       .gamma = c.affine ? device_gamma.get() : nullptr,
+       .beta = c.affine && kLayer ? device_beta.get() : nullptr,
+       .rows = c.rows,
+       .n = c.n,
+       .eps = kEps,
+       .z = form.stores ? device_z.get() : nullptr,
+       .y = out_y.get(),
+       .rstd = device_rstd.get(),
+       .side = device_side},
+      form.drops ? device_seed.get() : nullptr, form.p, nullptr));
   expect_equal("y", out_y, y);
   if (form.stores) expect_equal("z", device_z, z);
   expect_equal("rstd", device_rstd, rstd);
@@ -81,21 +93,19 @@ void expect_backward(const Case& c, const Form& form) {
       workspace(static_cast<size_t>(norm_backward_workspace(c.rows, c.n)));
   const SideBuffer<const float> side{channels.data(), static_cast<i64>(channels.size()), x_hat.data()};
   const float *g = c.affine || c.side ? gamma.data() : nullptr, *b = c.affine ? beta.data() : nullptr;
-  if constexpr (kLayer) {
-    if (form.next) {
-      residual_layernorm_backward<T, kPlain>(dy.data(), y.data(), next.data(), g, b, rstd.data(), c.rows, c.n,
-                                             dz.data(), dgamma.data(), dbeta.data(), side, workspace);
-    } else {
-      layernorm_backward<T, kPlain>(dy.data(), y.data(), g, b, rstd.data(), c.rows, c.n, dz.data(),
-                                    dgamma.data(), dbeta.data(), side, workspace);
-    }
-  } else if (form.next) {
-    residual_rmsnorm_backward<T, kPlain>(dy.data(), y.data(), next.data(), g, rstd.data(), c.rows, c.n,
-                                         dz.data(), dgamma.data(), side, workspace);
-  } else {
-    rmsnorm_backward<T, kPlain>(dy.data(), y.data(), g, rstd.data(), c.rows, c.n, dz.data(), dgamma.data(),
-                                side, workspace);
-  }
+  host_backward<N, T>({.dy = dy.data(),
+                       .y = y.data(),
+                       .dz_next = form.next ? next.data() : nullptr,
+                       .gamma = g,
+                       .beta = b,
+                       .rstd = rstd.data(),
+                       .rows = c.rows,
+                       .n = c.n,
+                       .dx = dz.data(),
+                       .dgamma = dgamma.data(),
+                       .dbeta = dbeta.data(),
+                       .side = side,
+                       .workspace = workspace});
   dropout(dz.data(), dx.data(), c.rows * c.n, kSeed, form.p, 1);
   auto device_dy = GuardedArray<T>::with(dy, at<T>(c, c.first_off, "dy")),
        device_y = GuardedArray<T>::with(y, at<T>(c, c.second_off, "y"));
@@ -119,11 +129,22 @@ void expect_backward(const Case& c, const Form& form) {
   const SideBuffer<const float> device_side{device_channels.get(), side.count, device_x_hat.get()};
   next_order();
   expect_success(cuda::launch_dropout_add_norm_backward<N, T, S>(
-      device_dy.get(), device_y.get(), form.next ? device_next.get() : nullptr,
-      g ? device_gamma.get() : nullptr, b && kLayer ? device_beta.get() : nullptr, device_rstd.get(), c.rows,
-      c.n, form.drops ? device_seed.get() : nullptr, form.p, out.get(),
-      form.drops ? device_dx.get() : nullptr, c.sums ? device_dgamma.get() : nullptr,
-      c.sums && kLayer ? device_dbeta.get() : nullptr, device_side, device_workspace.get(), words, nullptr));
+      {.dy = device_dy.get(),
+       .y = device_y.get(),
+       .dz_next = form.next ? device_next.get() : nullptr,
+       .rstd = device_rstd.get(),
+       .rows = c.rows,
+       .n = c.n,
+       .side = device_side,
+       .dx = out.get(),
+       .dropout = {.dx = form.drops ? device_dx.get() : nullptr}},
+      {.gamma = g ? device_gamma.get() : nullptr,
+       .beta = b && kLayer ? device_beta.get() : nullptr,
+       .dgamma = c.sums ? device_dgamma.get() : nullptr,
+       .dbeta = c.sums && kLayer ? device_dbeta.get() : nullptr,
+       .workspace = device_workspace.get(),
+       .workspace_words = words},
+      form.drops ? device_seed.get() : nullptr, form.p, nullptr));
   expect_equal("dz", out, dz);
   if (form.drops) expect_equal("dx", device_dx, dx);
   if (c.sums) expect_equal("dgamma", device_dgamma, dgamma);
@@ -191,8 +212,15 @@ TEST(StandInNormOfSum, WhatIsRefused) {
   std::vector<float> x(16), y(16), z(16), other(16), rstd(2);
   const u64 seed = 1;
   const auto forward = [&](const u64* of, double p, float* to_z, float* to_y) {
-    return cuda::launch_dropout_add_norm_forward<Norm::rms, float, TwoWarps>(
-        x.data(), z.data(), nullptr, nullptr, 2, 8, kEps, of, p, to_z, to_y, rstd.data(), {}, nullptr);
+    return cuda::launch_dropout_add_norm_forward<Norm::rms, float, TwoWarps>({.x = x.data(),
+                                                                              .residual = z.data(),
+                                                                              .rows = 2,
+                                                                              .n = 8,
+                                                                              .eps = kEps,
+                                                                              .z = to_z,
+                                                                              .y = to_y,
+                                                                              .rstd = rstd.data()},
+                                                                             of, p, nullptr);
   };
   EXPECT_EQ(forward(&seed, 1.5, nullptr, y.data()), cudaErrorInvalidValue);
   EXPECT_EQ(forward(&seed, 0.5, y.data(), y.data()), cudaErrorInvalidValue) << "z over y";
@@ -200,8 +228,14 @@ TEST(StandInNormOfSum, WhatIsRefused) {
   std::vector<float> workspace(static_cast<size_t>(words));
   const auto backward = [&](const u64* of, double p, float* dz, float* dx) {
     return cuda::launch_dropout_add_norm_backward<Norm::rms, float, TwoWarps>(
-        x.data(), y.data(), nullptr, nullptr, nullptr, rstd.data(), 2, 8, of, p, dz, dx, nullptr, nullptr, {},
-        workspace.data(), words, nullptr);
+        {.dy = x.data(),
+         .y = y.data(),
+         .rstd = rstd.data(),
+         .rows = 2,
+         .n = 8,
+         .dx = dz,
+         .dropout = {.dx = dx}},
+        {.workspace = workspace.data(), .workspace_words = words}, of, p, nullptr);
   };
   EXPECT_EQ(backward(&seed, -0.1, z.data(), other.data()), cudaErrorInvalidValue);
   EXPECT_EQ(backward(&seed, 0.1, z.data(), z.data()), cudaErrorInvalidValue) << "dx over dz";

@@ -61,17 +61,17 @@ class StandInNormStore : public testing::Test {
     const std::vector<float> gamma = gammas(c, channels), beta = betas(c);
     Results<Store, T> host(c.rows, c.n, count);
     norm_forward_8bit<kNorm, kPlain>(
-        NormForward8bit<Store, T>{.x = x.data(),
-                                  .gamma = c.affine ? gamma.data() : nullptr,
-                                  .beta = c.affine ? beta.data() : nullptr,
-                                  .rows = c.rows,
-                                  .n = c.n,
-                                  .eps = kEps,
-                                  .y = host.y.data(),
+        NormForward8bit<Store, T>{.norm = {.x = x.data(),
+                                           .gamma = c.affine ? gamma.data() : nullptr,
+                                           .beta = c.affine ? beta.data() : nullptr,
+                                           .rows = c.rows,
+                                           .n = c.n,
+                                           .eps = kEps,
+                                           .y = host.y.data(),
+                                           .rstd = host.rstd.data(),
+                                           .side = {channels.data(), count, host.x_hat.data()}},
                                   .codes = host.code(),
-                                  .scales = host.scale(),
-                                  .rstd = host.rstd.data(),
-                                  .side = {channels.data(), count, host.x_hat.data()}});
+                                  .scales = host.scale()});
     auto device_x = GuardedArray<T>::with(x, at<T>(c, c.first_off, "x"));
     const GuardedArray<T> device_y(c.rows * c.n, at<T>(c, c.out_off, "y"));
     const GuardedArray<u8> codes(c.rows * c.n, at<u8>(c, c.second_off, "codes")),
@@ -144,19 +144,19 @@ class StandInNormStore : public testing::Test {
         workspace(static_cast<size_t>(norm_backward_workspace(c.rows, c.n)));
     const float *g = c.affine || c.side ? gamma.data() : nullptr, *b = c.affine ? beta.data() : nullptr;
     norm_backward_8bit<kNorm, kPlain>(
-        NormBackward8bit<Store, T>{.dy = dy.data(),
+        NormBackward8bit<Store, T>{.norm = {.dy = dy.data(),
+                                            .gamma = g,
+                                            .beta = b,
+                                            .rstd = rstd.data(),
+                                            .rows = c.rows,
+                                            .n = c.n,
+                                            .dx = dx.data(),
+                                            .dgamma = dgamma.data(),
+                                            .dbeta = dbeta.data(),
+                                            .side = {channels.data(), count, x_hat.data()},
+                                            .workspace = workspace},
                                    .codes = reinterpret_cast<const Code*>(codes.data()),
-                                   .scales = scales.data(),
-                                   .gamma = g,
-                                   .beta = b,
-                                   .rstd = rstd.data(),
-                                   .rows = c.rows,
-                                   .n = c.n,
-                                   .dx = dx.data(),
-                                   .dgamma = dgamma.data(),
-                                   .dbeta = dbeta.data(),
-                                   .side = {channels.data(), count, x_hat.data()},
-                                   .workspace = workspace});
+                                   .scales = scales.data()});
     auto device_dy = GuardedArray<T>::with(dy, at<T>(c, c.first_off, "dy"));
     auto device_codes = GuardedArray<u8>::with(codes, at<u8>(c, c.second_off, "codes"));
     auto device_scales = GuardedArray<Scale>::with(scales);

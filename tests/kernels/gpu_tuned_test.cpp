@@ -104,10 +104,10 @@ TEST(GpuStandInTuned, NormsRunTheirFamilysChoiceWithTheHostsBits) {
   EXPECT_EQ(found.rung, Rung::family);
   EXPECT_EQ(cuda::tuned::LayernormForward<F16>::kEntries[found.entry].evidence, Evidence::predicted);
   const auto status = cuda::tuned::launch_norm_forward<Norm::layer, F16>(
-      x.data(), nullptr, nullptr, kRows, kCols, 1e-5f, y.data(), rstd.data(), {}, nullptr);
+      {.x = x.data(), .rows = kRows, .n = kCols, .y = y.data(), .rstd = rstd.data()}, nullptr);
   ASSERT_EQ(status, cudaSuccess) << failure();
-  layernorm_forward<F16>(x.data(), nullptr, nullptr, kRows, kCols, 1e-5f, expected.data(),
-                         expected_rstd.data());
+  layernorm_forward<F16>(
+      {.x = x.data(), .rows = kRows, .n = kCols, .y = expected.data(), .rstd = expected_rstd.data()});
   for (std::size_t i = 0; i < y.size(); ++i) ASSERT_EQ(y[i].bits, expected[i].bits);
   EXPECT_EQ(rstd, expected_rstd);
 }

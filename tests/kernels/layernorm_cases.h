@@ -74,19 +74,41 @@ Problem<T> random_problem(Norm norm, i64 rows, i64 n, unsigned seed) {
   return p;
 }
 
+template <class T>
+NormForward<T> forward_arrays(const Problem<T>& p, Result<T>& r) {
+  return {.x = p.x.data(),
+          .gamma = p.gamma_data(),
+          .beta = p.beta_data(),
+          .rows = p.rows,
+          .n = p.n,
+          .eps = kEps,
+          .y = r.y.data(),
+          .rstd = r.rstd.data(),
+          .side = {p.side.data(), static_cast<i64>(p.side.size()), r.side.data()}};
+}
+template <class T>
+NormBackward<T> backward_arrays(const Problem<T>& p, Result<T>& r) {
+  return {.dy = p.dy.data(),
+          .y = r.y.data(),
+          .gamma = p.gamma_data(),
+          .beta = p.beta_data(),
+          .rstd = r.rstd.data(),
+          .rows = p.rows,
+          .n = p.n,
+          .dx = r.dx.data(),
+          .dgamma = r.dgamma.data(),
+          .dbeta = r.dbeta.data(),
+          .side = {p.side.data(), static_cast<i64>(p.side.size()), r.side.data()}};
+}
+
 template <CpuNormForwardSchedule S, class T>
 Result<T> forward_of(const Problem<T>& p) {
   Result<T> r;
   r.y.resize(p.x.size());
   r.rstd.resize(size_of(p.rows));
   r.side.resize(size_of(p.rows) * p.side.size());
-  const SideBuffer<float> side{p.side.data(), static_cast<i64>(p.side.size()), r.side.data()};
-  if (p.norm == Norm::layer) {
-    layernorm_forward<T, S>(p.x.data(), p.gamma_data(), p.beta_data(), p.rows, p.n, kEps, r.y.data(),
-                            r.rstd.data(), side);
-  } else {
-    rmsnorm_forward<T, S>(p.x.data(), p.gamma_data(), p.rows, p.n, kEps, r.y.data(), r.rstd.data(), side);
-  }
+  const auto of = forward_arrays(p, r);
+  p.norm == Norm::layer ? layernorm_forward<T, S>(of) : rmsnorm_forward<T, S>(of);
   return r;
 }
 
@@ -95,15 +117,9 @@ template <CpuNormBackwardSchedule S, class T>
 void backward_of(const Problem<T>& p, Result<T>& r) {
   r.dx.resize(p.x.size());
   r.dgamma.assign(size_of(p.n), -1.0f);
-  const SideBuffer<const float> side{p.side.data(), static_cast<i64>(p.side.size()), r.side.data()};
-  if (p.norm == Norm::layer) {
-    r.dbeta.assign(size_of(p.n), -1.0f);
-    layernorm_backward<T, S>(p.dy.data(), r.y.data(), p.gamma_data(), p.beta_data(), r.rstd.data(), p.rows,
-                             p.n, r.dx.data(), r.dgamma.data(), r.dbeta.data(), side);
-  } else {
-    rmsnorm_backward<T, S>(p.dy.data(), r.y.data(), p.gamma_data(), r.rstd.data(), p.rows, p.n, r.dx.data(),
-                           r.dgamma.data(), side);
-  }
+  if (p.norm == Norm::layer) r.dbeta.assign(size_of(p.n), -1.0f);
+  const auto of = backward_arrays(p, r);
+  p.norm == Norm::layer ? layernorm_backward<T, S>(of) : rmsnorm_backward<T, S>(of);
 }
 
 template <CpuSchedule S, class T>
@@ -362,13 +378,13 @@ template <CpuNormForwardSchedule F, CpuNormBackwardSchedule B, class T>
 void expect_streamed_bits(const Problem<T>& p, const Result<T>& expected) {
   LineAligned<T> y(p.x), dx(p.dy);
   auto r = expected;
-  const SideBuffer<float> side{p.side.data(), static_cast<i64>(p.side.size()), r.side.data()};
-  layernorm_forward<T, F>(y.data, p.gamma_data(), p.beta_data(), p.rows, p.n, kEps, y.data, r.rstd.data(),
-                          side);
+  auto forward = forward_arrays(p, r);
+  forward.x = forward.y = y.data;
+  layernorm_forward<T, F>(forward);
   r.y.assign(y.data, y.data + p.x.size());
-  layernorm_backward<T, B>(dx.data, y.data, p.gamma_data(), p.beta_data(), r.rstd.data(), p.rows, p.n,
-                           dx.data, r.dgamma.data(), r.dbeta.data(),
-                           {p.side.data(), static_cast<i64>(p.side.size()), r.side.data()});
+  auto backward = backward_arrays(p, r);
+  backward.dy = backward.dx = dx.data, backward.y = y.data;
+  layernorm_backward<T, B>(backward);
   r.dx.assign(dx.data, dx.data + p.x.size());
   const bool streams = detail::rows_stream<B>(dx.data, p.rows, p.n);
   EXPECT_EQ(streams, B.streaming_stores && B.vector_bits > 0);
@@ -502,7 +518,6 @@ TYPED_TEST_P(NormTest, GradientsMayReplaceTheirInputAndPointersNeedOnlyElementAl
   for (unsigned variant : {0u, 3u}) {
     const auto p = varied_problem<TypeParam>(Norm::layer, 9, 1003, variant);
     const auto expected = run<kScalar>(p);
-    const SideBuffer<const float> side{p.side.data(), static_cast<i64>(p.side.size()), expected.side.data()};
     for (size_t shift = 0; shift < 3; ++shift) {
       std::vector<TypeParam> dy(p.dy.size() + shift), y(p.dy.size() + 2 * shift);
       std::copy(p.dy.begin(), p.dy.end(), dy.begin() + static_cast<std::ptrdiff_t>(shift));
@@ -510,10 +525,11 @@ TYPED_TEST_P(NormTest, GradientsMayReplaceTheirInputAndPointersNeedOnlyElementAl
       std::vector<float> columns(2 * size_of(p.n) + shift);
       std::vector<float> words(size_of(norm_backward_workspace(p.rows, p.n)) + shift, std::nanf(""));
       auto r = expected;
-      layernorm_backward<TypeParam>(dy.data() + shift, y.data() + 2 * shift, p.gamma_data(), p.beta_data(),
-                                    r.rstd.data(), p.rows, p.n, dy.data() + shift, columns.data() + shift,
-                                    columns.data() + size_of(p.n) + shift, side,
-                                    std::span(words).subspan(shift));
+      auto of = backward_arrays(p, r);
+      of.dy = of.dx = dy.data() + shift, of.y = y.data() + 2 * shift;
+      of.dgamma = columns.data() + shift, of.dbeta = of.dgamma + p.n;
+      of.workspace = std::span(words).subspan(shift);
+      layernorm_backward<TypeParam>(of);
       r.dx.assign(dy.begin() + static_cast<std::ptrdiff_t>(shift), dy.end());
       r.dgamma.assign(columns.begin() + static_cast<std::ptrdiff_t>(shift),
                       columns.end() - static_cast<std::ptrdiff_t>(p.n));
@@ -528,9 +544,9 @@ TYPED_TEST_P(NormTest, OutputMayReplaceItsInput) {
   auto expected = forward_of<kScalar>(p);
   auto r = expected;
   r.y = p.x;
-  layernorm_forward<TypeParam>(r.y.data(), p.gamma_data(), p.beta_data(), p.rows, p.n, kEps, r.y.data(),
-                               r.rstd.data(),
-                               {p.side.data(), static_cast<i64>(p.side.size()), r.side.data()});
+  auto of = forward_arrays(p, r);
+  of.x = of.y;
+  layernorm_forward<TypeParam>(of);
   EXPECT_EQ(r.bits(), expected.bits());
 }
 
@@ -546,8 +562,9 @@ TYPED_TEST_P(NormTest, UnwantedColumnGradientsMayBeNull) {
   const auto expected = run<kScalar>(p);
   auto r = expected;
   std::fill(r.dx.begin(), r.dx.end(), TypeParam{});
-  layernorm_backward<TypeParam>(p.dy.data(), r.y.data(), p.gamma_data(), p.beta_data(), r.rstd.data(), p.rows,
-                                p.n, r.dx.data(), nullptr, nullptr);
+  auto of = backward_arrays(p, r);
+  of.dgamma = of.dbeta = nullptr;
+  layernorm_backward<TypeParam>(of);
   EXPECT_EQ(r.bits(), expected.bits());
 }
 

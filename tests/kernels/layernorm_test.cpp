@@ -43,7 +43,8 @@ TEST(NormContract, BadShapesWorkspacesAndChannelsAreRefused) {
   auto r = run<kWidestSchedule>(p);
   const auto forward = [&](i64 rows, i64 n, float eps) {
     return spec_error_of([&] {
-      layernorm_forward<float>(p.x.data(), nullptr, nullptr, rows, n, eps, r.y.data(), r.rstd.data());
+      layernorm_forward<float>(
+          {.x = p.x.data(), .rows = rows, .n = n, .eps = eps, .y = r.y.data(), .rstd = r.rstd.data()});
     });
   };
   EXPECT_NE(forward(-1, 10, kEps).find("rows"), std::string::npos);
@@ -53,8 +54,13 @@ TEST(NormContract, BadShapesWorkspacesAndChannelsAreRefused) {
   const auto backward = [&](i64 rows, i64 n, size_t words) {
     std::vector<float> workspace(words);
     return spec_error_of([&] {
-      rmsnorm_backward<float>(p.dy.data(), r.y.data(), nullptr, r.rstd.data(), rows, n, r.dx.data(), nullptr,
-                              {}, workspace);
+      rmsnorm_backward<float>({.dy = p.dy.data(),
+                               .y = r.y.data(),
+                               .rstd = r.rstd.data(),
+                               .rows = rows,
+                               .n = n,
+                               .dx = r.dx.data(),
+                               .workspace = workspace});
     });
   };
   EXPECT_NE(backward(-1, 10, 1000).find("rows"), std::string::npos);

@@ -69,18 +69,19 @@ void forward(const Problem<T>& p, Kept<Store, T>& k, const float* given = nullpt
   k.y.resize(size);
   k.rstd.resize(static_cast<size_t>(p.rows));
   k.x_hat.resize(p.side.size() * static_cast<size_t>(p.rows));
-  const NormForward8bit<Store, T> of{p.x.data(),
-                                     data_of(p.gamma),
-                                     data_of(p.beta),
-                                     p.rows,
-                                     p.n,
-                                     kEps,
-                                     given,
-                                     k.y.data(),
-                                     k.codes.data(),
-                                     k.scales.data(),
-                                     k.rstd.data(),
-                                     {p.side.data(), static_cast<i64>(p.side.size()), k.x_hat.data()}};
+  const NormForward8bit<Store, T> of{
+      .norm = {.x = p.x.data(),
+               .gamma = data_of(p.gamma),
+               .beta = data_of(p.beta),
+               .rows = p.rows,
+               .n = p.n,
+               .eps = kEps,
+               .y = k.y.data(),
+               .rstd = k.rstd.data(),
+               .side = {p.side.data(), static_cast<i64>(p.side.size()), k.x_hat.data()}},
+      .codes = k.codes.data(),
+      .scales = k.scales.data(),
+      .given = given};
   if (p.norm == Norm::layer) {
     norm_forward_8bit<Norm::layer, S>(of);
   } else {
@@ -95,13 +96,19 @@ void backward(const Problem<T>& p, Kept<Store, T>& k) {
   k.dbeta.assign(static_cast<size_t>(p.n), 0);
   std::vector<float> workspace(static_cast<size_t>(norm_backward_workspace(p.rows, p.n)));
   const NormBackward8bit<Store, T> of{
-      p.dy.data(),     k.codes.data(),
-      k.scales.data(), data_of(p.gamma),
-      data_of(p.beta), k.rstd.data(),
-      p.rows,          p.n,
-      k.dx.data(),     k.dgamma.data(),
-      k.dbeta.data(),  {p.side.data(), static_cast<i64>(p.side.size()), k.x_hat.data()},
-      workspace};
+      .norm = {.dy = p.dy.data(),
+               .gamma = data_of(p.gamma),
+               .beta = data_of(p.beta),
+               .rstd = k.rstd.data(),
+               .rows = p.rows,
+               .n = p.n,
+               .dx = k.dx.data(),
+               .dgamma = k.dgamma.data(),
+               .dbeta = k.dbeta.data(),
+               .side = {p.side.data(), static_cast<i64>(p.side.size()), k.x_hat.data()},
+               .workspace = workspace},
+      .codes = k.codes.data(),
+      .scales = k.scales.data()};
   if (p.norm == Norm::layer) {
     norm_backward_8bit<Norm::layer, S>(of);
   } else {
@@ -237,12 +244,15 @@ template <class T>
 std::vector<float> wide_output(const Problem<T>& p) {
   std::vector<float> x, y(p.x.size()), rstd(static_cast<size_t>(p.rows));
   for (const T& value : p.x) x.push_back(widen(value));
-  if (p.norm == Norm::layer) {
-    layernorm_forward<float, kScalar>(x.data(), data_of(p.gamma), data_of(p.beta), p.rows, p.n, kEps,
-                                      y.data(), rstd.data());
-  } else {
-    rmsnorm_forward<float, kScalar>(x.data(), data_of(p.gamma), p.rows, p.n, kEps, y.data(), rstd.data());
-  }
+  const NormForward<float> of{.x = x.data(),
+                              .gamma = data_of(p.gamma),
+                              .beta = data_of(p.beta),
+                              .rows = p.rows,
+                              .n = p.n,
+                              .eps = kEps,
+                              .y = y.data(),
+                              .rstd = rstd.data()};
+  p.norm == Norm::layer ? layernorm_forward<float, kScalar>(of) : rmsnorm_forward<float, kScalar>(of);
   return y;
 }
 
@@ -287,21 +297,30 @@ void expect_definition(const Problem<T>& p, const float* given, const std::strin
   for (const T& value : p.dy) f.dy.push_back(widen(value));
   std::vector<T> y(p.x.size());
   std::vector<float> rstd(k.rstd.size()), x_hat(k.x_hat.size()), dx(p.x.size()), dgamma(k.dgamma), dbeta;
-  const SideBuffer<float> side{p.side.data(), static_cast<i64>(p.side.size()), x_hat.data()};
-  const SideBuffer<const float> kept_side{p.side.data(), static_cast<i64>(p.side.size()), x_hat.data()};
   dgamma.resize(static_cast<size_t>(p.n)), dbeta.assign(static_cast<size_t>(p.n), 0);
   const bool layer = p.norm == Norm::layer;
-  if (layer) {
-    layernorm_forward<T, kScalar>(p.x.data(), data_of(p.gamma), data_of(p.beta), p.rows, p.n, kEps, y.data(),
-                                  rstd.data(), side);
-    layernorm_backward<float, kScalar>(f.dy.data(), d.read.data(), data_of(p.gamma), data_of(p.beta),
-                                       rstd.data(), p.rows, p.n, dx.data(), dgamma.data(), dbeta.data(),
-                                       kept_side);
-  } else {
-    rmsnorm_forward<T, kScalar>(p.x.data(), data_of(p.gamma), p.rows, p.n, kEps, y.data(), rstd.data(), side);
-    rmsnorm_backward<float, kScalar>(f.dy.data(), d.read.data(), data_of(p.gamma), rstd.data(), p.rows, p.n,
-                                     dx.data(), dgamma.data(), kept_side);
-  }
+  const NormForward<T> of_y{.x = p.x.data(),
+                            .gamma = data_of(p.gamma),
+                            .beta = data_of(p.beta),
+                            .rows = p.rows,
+                            .n = p.n,
+                            .eps = kEps,
+                            .y = y.data(),
+                            .rstd = rstd.data(),
+                            .side = {p.side.data(), static_cast<i64>(p.side.size()), x_hat.data()}};
+  layer ? layernorm_forward<T, kScalar>(of_y) : rmsnorm_forward<T, kScalar>(of_y);
+  const NormBackward<float> of_dy{.dy = f.dy.data(),
+                                  .y = d.read.data(),
+                                  .gamma = data_of(p.gamma),
+                                  .beta = data_of(p.beta),
+                                  .rstd = rstd.data(),
+                                  .rows = p.rows,
+                                  .n = p.n,
+                                  .dx = dx.data(),
+                                  .dgamma = dgamma.data(),
+                                  .dbeta = dbeta.data(),
+                                  .side = {p.side.data(), static_cast<i64>(p.side.size()), x_hat.data()}};
+  layer ? layernorm_backward<float, kScalar>(of_dy) : rmsnorm_backward<float, kScalar>(of_dy);
   ASSERT_EQ(canonical(k.y), canonical(y)) << where;
   ASSERT_EQ(canonical(k.rstd), canonical(rstd)) << where;
   ASSERT_EQ(canonical(k.x_hat), canonical(x_hat)) << where;
@@ -486,32 +505,32 @@ TEST(NormStore, OutputsMayLieOverInputsAndYMayBeAbsent) {
     again = k;
     std::fill(again.codes.begin(), again.codes.end(), typename Store::Code{});
     std::vector<BF16> x = p.x, dy = p.dy;
-    NormForward8bit<Store, BF16> to{.x = p.x.data(),
-                                    .gamma = p.gamma.data(),
-                                    .beta = p.beta.data(),
-                                    .rows = p.rows,
-                                    .n = p.n,
-                                    .eps = kEps,
+    NormForward8bit<Store, BF16> to{.norm = {.x = p.x.data(),
+                                             .gamma = p.gamma.data(),
+                                             .beta = p.beta.data(),
+                                             .rows = p.rows,
+                                             .n = p.n,
+                                             .eps = kEps,
+                                             .rstd = again.rstd.data()},
                                     .codes = again.codes.data(),
-                                    .scales = again.scales.data(),
-                                    .rstd = again.rstd.data()};
+                                    .scales = again.scales.data()};
     norm_forward_8bit<Norm::layer>(to);
     EXPECT_EQ(bytes_of(again.codes), bytes_of(k.codes));
-    to.x = x.data(), to.y = x.data();
+    to.norm.x = to.norm.y = x.data();
     norm_forward_8bit<Norm::layer>(to);
     EXPECT_EQ(bytes_of(again.codes), bytes_of(k.codes));
     EXPECT_EQ(canonical(x), canonical(k.y));
     std::vector<float> workspace(static_cast<size_t>(norm_backward_workspace(p.rows, p.n)));
-    norm_backward_8bit<Norm::layer>(NormBackward8bit<Store, BF16>{.dy = dy.data(),
+    norm_backward_8bit<Norm::layer>(NormBackward8bit<Store, BF16>{.norm = {.dy = dy.data(),
+                                                                           .gamma = p.gamma.data(),
+                                                                           .beta = p.beta.data(),
+                                                                           .rstd = k.rstd.data(),
+                                                                           .rows = p.rows,
+                                                                           .n = p.n,
+                                                                           .dx = dy.data(),
+                                                                           .workspace = workspace},
                                                                   .codes = k.codes.data(),
-                                                                  .scales = k.scales.data(),
-                                                                  .gamma = p.gamma.data(),
-                                                                  .beta = p.beta.data(),
-                                                                  .rstd = k.rstd.data(),
-                                                                  .rows = p.rows,
-                                                                  .n = p.n,
-                                                                  .dx = dy.data(),
-                                                                  .workspace = workspace});
+                                                                  .scales = k.scales.data()});
     EXPECT_EQ(canonical(dy), canonical(k.dx));
   };
   expect_same(NormE4m3{});
@@ -553,18 +572,18 @@ TEST(NormStore, StreamedRowsAreThoseThroughTheCaches) {
     T* const to = static_cast<T*>(y.get());
     auto* const kept = static_cast<typename Store::Code*>(codes.get());
     ASSERT_TRUE(detail::rows_stream<kWidestSchedule>(kept, kRows, kColumns));
-    NormForward8bit<Store, T> call{.x = from,
-                                   .gamma = p.gamma.data(),
-                                   .beta = p.beta.data(),
-                                   .rows = kRows,
-                                   .n = kColumns,
-                                   .eps = kEps,
-                                   .y = to,
+    NormForward8bit<Store, T> call{.norm = {.x = from,
+                                            .gamma = p.gamma.data(),
+                                            .beta = p.beta.data(),
+                                            .rows = kRows,
+                                            .n = kColumns,
+                                            .eps = kEps,
+                                            .y = to,
+                                            .rstd = rstd.data()},
                                    .codes = kept,
-                                   .scales = scales.data(),
-                                   .rstd = rstd.data()};
+                                   .scales = scales.data()};
     norm_forward_8bit<Norm::layer>(call);
-    call.y = expected.data(), call.codes = expected_codes.data(), call.scales = expected_scales.data();
+    call.norm.y = expected.data(), call.codes = expected_codes.data(), call.scales = expected_scales.data();
     norm_forward_8bit<Norm::layer, kScalar>(call);
     for (size_t i = 0; i < count; ++i) {
       ASSERT_EQ(std::memcmp(kept + i, expected_codes.data() + i, sizeof *kept), 0)
@@ -587,25 +606,18 @@ TEST(NormStore, BadInputIsNamed) {
   std::vector<E8M0> shared(6);
   std::vector<Int8Scale> groups(3, {0, 1});
   float scale = 1;
-  NormForward8bit<NormE4m3, float> into_e4m3{.x = x.data(),
-                                             .rows = 2,
-                                             .n = 96,
-                                             .eps = kEps,
-                                             .y = y.data(),
-                                             .codes = e4m3.data(),
-                                             .scales = &scale,
-                                             .rstd = rstd.data()};
+  NormForward8bit<NormE4m3, float> into_e4m3{
+      .norm = {.x = x.data(), .rows = 2, .n = 96, .eps = kEps, .y = y.data(), .rstd = rstd.data()},
+      .codes = e4m3.data(),
+      .scales = &scale};
   const auto e4m3_forward = [&](float given) {
     into_e4m3.given = &given;
     return refusal_of([&] { norm_forward_8bit<Norm::rms>(into_e4m3); });
   };
-  NormBackward8bit<NormE4m3, float> of_e4m3{.dy = x.data(),
-                                            .codes = e4m3.data(),
-                                            .rstd = rstd.data(),
-                                            .rows = 2,
-                                            .n = 96,
-                                            .dx = y.data(),
-                                            .workspace = workspace};
+  NormBackward8bit<NormE4m3, float> of_e4m3{
+      .norm =
+          {.dy = x.data(), .rstd = rstd.data(), .rows = 2, .n = 96, .dx = y.data(), .workspace = workspace},
+      .codes = e4m3.data()};
   const auto e4m3_backward = [&](float kept) {
     of_e4m3.scales = &kept;
     return refusal_of([&] { norm_backward_8bit<Norm::rms>(of_e4m3); });
@@ -624,14 +636,14 @@ TEST(NormStore, BadInputIsNamed) {
   const auto int8_backward = [&](i64 rows, i64 n, Int8Scale last) {
     groups.back() = last;
     return refusal_of([&] {
-      norm_backward_8bit<Norm::rms>(NormBackward8bit<NormInt8, float>{.dy = x.data(),
+      norm_backward_8bit<Norm::rms>(NormBackward8bit<NormInt8, float>{.norm = {.dy = x.data(),
+                                                                               .rstd = rstd.data(),
+                                                                               .rows = rows,
+                                                                               .n = n,
+                                                                               .dx = y.data(),
+                                                                               .workspace = workspace},
                                                                       .codes = codes.data(),
-                                                                      .scales = groups.data(),
-                                                                      .rstd = rstd.data(),
-                                                                      .rows = rows,
-                                                                      .n = n,
-                                                                      .dx = y.data(),
-                                                                      .workspace = workspace});
+                                                                      .scales = groups.data()});
     });
   };
   for (const float bad : {0.0f, -1.0f, 0x1p-127f, kInfinity, kNan}) {
@@ -646,15 +658,11 @@ TEST(NormStore, BadInputIsNamed) {
             "rmsnorm_backward_8bit: n = 96 is no whole number of groups of 64, which share a scale");
   const auto mxfp8_forward = [&](i64 n, const float* given) {
     return refusal_of([&] {
-      norm_forward_8bit<Norm::rms>(NormForward8bit<NormMxFp8, float>{.x = x.data(),
-                                                                     .rows = 1,
-                                                                     .n = n,
-                                                                     .eps = kEps,
-                                                                     .given = given,
-                                                                     .y = y.data(),
-                                                                     .codes = e4m3.data(),
-                                                                     .scales = shared.data(),
-                                                                     .rstd = rstd.data()});
+      norm_forward_8bit<Norm::rms>(NormForward8bit<NormMxFp8, float>{
+          .norm = {.x = x.data(), .rows = 1, .n = n, .eps = kEps, .y = y.data(), .rstd = rstd.data()},
+          .codes = e4m3.data(),
+          .scales = shared.data(),
+          .given = given});
     });
   };
   EXPECT_EQ(mxfp8_forward(96, nullptr), "accepted");
@@ -662,10 +670,10 @@ TEST(NormStore, BadInputIsNamed) {
             "rmsnorm_forward_8bit: n = 48 is no whole number of groups of 32, which share a scale");
   EXPECT_EQ(mxfp8_forward(96, &scale),
             "rmsnorm_forward_8bit: a scale is given, but mxfp8 finds those of its groups itself");
-  into_e4m3.eps = -1, into_e4m3.given = nullptr;
+  into_e4m3.norm.eps = -1, into_e4m3.given = nullptr;
   EXPECT_EQ(refusal_of([&] { norm_forward_8bit<Norm::rms>(into_e4m3); }),
             "rmsnorm_forward_8bit: eps must be at least 0");
-  of_e4m3.scales = &scale, of_e4m3.workspace = of_e4m3.workspace.first(9);
+  of_e4m3.scales = &scale, of_e4m3.norm.workspace = std::span(workspace).first(9);
   EXPECT_TRUE(refusal_of([&] {
                 norm_backward_8bit<Norm::rms>(of_e4m3);
               }).starts_with("rmsnorm_backward_8bit: the workspace holds 9 of the "));

@@ -45,19 +45,29 @@ void expect_forward(Norm norm, i64 rows, i64 n) {
   std::vector<float> expected_rstd(static_cast<size_t>(rows)), rstd(expected_rstd.size());
   for (size_t i = 0; i < x.size(); ++i) sum[i] = narrow<T>(add_rn(widen(x[i]), widen(residual[i])));
   const auto plain = [&](const T* z, T* y, float* r) {
-    if (norm == Norm::layer) {
-      layernorm_forward<T, kScalar>(z, gamma.data(), beta.data(), rows, n, kEps, y, r);
-    } else {
-      rmsnorm_forward<T, kScalar>(z, gamma.data(), rows, n, kEps, y, r);
-    }
+    const NormForward<T> of{.x = z,
+                            .gamma = gamma.data(),
+                            .beta = beta.data(),
+                            .rows = rows,
+                            .n = n,
+                            .eps = kEps,
+                            .y = y,
+                            .rstd = r};
+    norm == Norm::layer ? layernorm_forward<T, kScalar>(of) : rmsnorm_forward<T, kScalar>(of);
   };
   plain(sum.data(), expected.data(), expected_rstd.data());
   const auto fused = [&](const T* a, const T* b, T* z, T* y) {
-    if (norm == Norm::layer) {
-      residual_layernorm_forward<T, S>(a, b, gamma.data(), beta.data(), rows, n, kEps, z, y, rstd.data());
-    } else {
-      residual_rmsnorm_forward<T, S>(a, b, gamma.data(), rows, n, kEps, z, y, rstd.data());
-    }
+    const NormForward<T> of{.x = a,
+                            .residual = b,
+                            .gamma = gamma.data(),
+                            .beta = beta.data(),
+                            .rows = rows,
+                            .n = n,
+                            .eps = kEps,
+                            .z = z,
+                            .y = y,
+                            .rstd = rstd.data()};
+    norm == Norm::layer ? residual_layernorm_forward<T, S>(of) : residual_rmsnorm_forward<T, S>(of);
   };
   const auto check = [&](const std::vector<T>& z, const std::vector<T>& y, const char* how) {
     EXPECT_EQ(patterns::first_difference(z, sum), -1) << how << ' ' << rows << " x " << n;
@@ -82,25 +92,34 @@ void expect_backward(Norm norm, i64 rows, i64 n) {
   const std::vector<float> dy_wide = widened(dy), y_wide = widened(y);
   std::vector<float> gradient(dy.size()), dgamma(columns), dbeta(columns), expected_dgamma(columns),
       expected_dbeta(columns);
-  if (norm == Norm::layer) {
-    layernorm_backward<float, kScalar>(dy_wide.data(), y_wide.data(), gamma.data(), beta.data(), rstd.data(),
-                                       rows, n, gradient.data(), expected_dgamma.data(),
-                                       expected_dbeta.data());
-  } else {
-    rmsnorm_backward<float, kScalar>(dy_wide.data(), y_wide.data(), gamma.data(), rstd.data(), rows, n,
-                                     gradient.data(), expected_dgamma.data());
-  }
+  const NormBackward<float> wide{.dy = dy_wide.data(),
+                                 .y = y_wide.data(),
+                                 .gamma = gamma.data(),
+                                 .beta = beta.data(),
+                                 .rstd = rstd.data(),
+                                 .rows = rows,
+                                 .n = n,
+                                 .dx = gradient.data(),
+                                 .dgamma = expected_dgamma.data(),
+                                 .dbeta = expected_dbeta.data()};
+  norm == Norm::layer ? layernorm_backward<float, kScalar>(wide) : rmsnorm_backward<float, kScalar>(wide);
   std::vector<T> expected(dy.size());
   for (size_t i = 0; i < dy.size(); ++i) expected[i] = narrow<T>(add_rn(gradient[i], widen(dz_next[i])));
   std::vector<float> workspace(static_cast<size_t>(norm_backward_workspace(rows, n)));
   const auto fused = [&](const T* d, const T* next, T* dz) {
-    if (norm == Norm::layer) {
-      residual_layernorm_backward<T, S>(d, y.data(), next, gamma.data(), beta.data(), rstd.data(), rows, n,
-                                        dz, dgamma.data(), dbeta.data(), {}, workspace);
-    } else {
-      residual_rmsnorm_backward<T, S>(d, y.data(), next, gamma.data(), rstd.data(), rows, n, dz,
-                                      dgamma.data(), {}, workspace);
-    }
+    const NormBackward<T> of{.dy = d,
+                             .y = y.data(),
+                             .dz_next = next,
+                             .gamma = gamma.data(),
+                             .beta = beta.data(),
+                             .rstd = rstd.data(),
+                             .rows = rows,
+                             .n = n,
+                             .dx = dz,
+                             .dgamma = dgamma.data(),
+                             .dbeta = dbeta.data(),
+                             .workspace = workspace};
+    norm == Norm::layer ? residual_layernorm_backward<T, S>(of) : residual_rmsnorm_backward<T, S>(of);
   };
   const auto check = [&](const std::vector<T>& dz, const char* how) {
     EXPECT_EQ(patterns::first_difference(dz, expected), -1) << how << ' ' << rows << " x " << n;

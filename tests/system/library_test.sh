@@ -82,7 +82,7 @@ u32 NAME(const BF16* y, SideBuffer<float> side) {
   BF16 dx{};
   gelu_backward<BF16>(&dy, y, &mask, &dx, 1);
   float rstd = 0;
-  layernorm_forward<BF16>(y, nullptr, nullptr, 1, side.count, 0.0f, &dx, &rstd, {});
+  layernorm_forward<BF16>({.x = y, .rows = 1, .n = side.count, .eps = 0.0f, .y = &dx, .rstd = &rstd});
   return dx.bits;
 }
 TEXT

@@ -88,7 +88,8 @@ cat >"$work/bare/mine.cpp" <<'TEXT'
 #include "kernels/host/layernorm.h"
 float normed(long columns) {
   float x[] = {1, 3}, y[2] = {}, rstd = 0;
-  outgrad::kernels::layernorm_forward<float>(x, nullptr, nullptr, 1, columns, 0, y, &rstd, {});
+  outgrad::kernels::layernorm_forward<float>(
+      {.x = x, .rows = 1, .n = columns, .eps = 0, .y = y, .rstd = &rstd});
   return y[1];
 }
 TEXT

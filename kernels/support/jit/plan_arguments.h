@@ -72,12 +72,7 @@ class PlanArguments {
  private:
   using Any = float;  // stands for the format
 
-  void* at(std::string_view name) const {
-    const std::span<const Operand> all = operands(kernel_);
-    for (std::size_t k = 0; k < all.size(); ++k)
-      if (all[k].name == name) return a_.array[k];
-    return nullptr;
-  }
+  void* at(std::string_view name) const { return a_.at<void>(place_of(kernel_, name)); }
   template <class T>
   T* pointer(std::string_view name) const {
     return static_cast<T*>(at(name));

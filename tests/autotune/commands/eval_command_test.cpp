@@ -231,17 +231,27 @@ TEST_F(Eval, NormsGiveTheReferenceBits) {
     const std::string op = layer ? "layernorm" : "rmsnorm";
     const std::string parameters = option("gamma") + (layer ? option("beta") : "");
     std::vector<float> y(kElements), rstd(kRows), dx(kElements), dgamma(kCols), dbeta(kCols);
-    if (layer) {
-      kernels::layernorm_forward<float, kScalar>(x.data(), gamma.data(), beta.data(), kRows, kCols, 1e-3f,
-                                                 y.data(), rstd.data());
-      kernels::layernorm_backward<float, kScalar>(dy.data(), y.data(), gamma.data(), beta.data(), rstd.data(),
-                                                  kRows, kCols, dx.data(), dgamma.data(), dbeta.data());
-    } else {
-      kernels::rmsnorm_forward<float, kScalar>(x.data(), gamma.data(), kRows, kCols, 1e-3f, y.data(),
-                                               rstd.data());
-      kernels::rmsnorm_backward<float, kScalar>(dy.data(), y.data(), gamma.data(), rstd.data(), kRows, kCols,
-                                                dx.data(), dgamma.data());
-    }
+    const kernels::NormForward<float> to_y{.x = x.data(),
+                                           .gamma = gamma.data(),
+                                           .beta = beta.data(),
+                                           .rows = kRows,
+                                           .n = kCols,
+                                           .eps = 1e-3f,
+                                           .y = y.data(),
+                                           .rstd = rstd.data()};
+    layer ? kernels::layernorm_forward<float, kScalar>(to_y) : kernels::rmsnorm_forward<float, kScalar>(to_y);
+    const kernels::NormBackward<float> to_dx{.dy = dy.data(),
+                                             .y = y.data(),
+                                             .gamma = gamma.data(),
+                                             .beta = beta.data(),
+                                             .rstd = rstd.data(),
+                                             .rows = kRows,
+                                             .n = kCols,
+                                             .dx = dx.data(),
+                                             .dgamma = dgamma.data(),
+                                             .dbeta = dbeta.data()};
+    layer ? kernels::layernorm_backward<float, kScalar>(to_dx)
+          : kernels::rmsnorm_backward<float, kScalar>(to_dx);
     const CommandResult forward = tune("eval --op " + op + "_forward --eps 1e-3" + shape + parameters +
                                        option("x") + option("y") + option("rstd"));
     ASSERT_EQ(forward.status, 0) << forward.output;

@@ -89,7 +89,8 @@ constexpr i64 kRows = 512, kCols = 1024;
 void layernorm() {
   std::vector<F16> x(kRows * kCols);
   std::vector<float> rstd(kRows);
-  tuned::layernorm_forward<F16>(x.data(), nullptr, nullptr, kRows, kCols, 1e-5f, x.data(), rstd.data());
+  tuned::layernorm_forward<F16>(
+      {.x = x.data(), .rows = kRows, .n = kCols, .y = x.data(), .rstd = rstd.data()});
   say<tuned::LayernormForward<F16>>(kRows, kCols);
 }
 

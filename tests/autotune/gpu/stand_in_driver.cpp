@@ -599,34 +599,47 @@ void norm_forward(const std::string& symbol, bool layer, const kernels::cuda::No
   expect_instance(symbol, drops, true, a.z != nullptr);
   if (drops) drop(a.x, z, a.rows * a.n, a.dropout.seed, a.dropout.rule);
   const T* const x = drops ? z : a.x;
-  if (a.residual != nullptr && layer)
-    kernels::residual_layernorm_forward<T, kScalar>(x, a.residual, gamma, beta, a.rows, a.n, a.eps, z, a.y,
-                                                    a.rstd, a.side);
-  else if (a.residual != nullptr)
-    kernels::residual_rmsnorm_forward<T, kScalar>(x, a.residual, gamma, a.rows, a.n, a.eps, z, a.y, a.rstd,
-                                                  a.side);
-  else if (layer)
-    kernels::layernorm_forward<T, kScalar>(a.x, gamma, beta, a.rows, a.n, a.eps, a.y, a.rstd, a.side);
-  else
-    kernels::rmsnorm_forward<T, kScalar>(a.x, gamma, a.rows, a.n, a.eps, a.y, a.rstd, a.side);
+  const kernels::NormForward<T> of{.x = x,
+                                   .residual = a.residual,
+                                   .gamma = gamma,
+                                   .beta = beta,
+                                   .rows = a.rows,
+                                   .n = a.n,
+                                   .eps = a.eps,
+                                   .z = z,
+                                   .y = a.y,
+                                   .rstd = a.rstd,
+                                   .side = a.side};
+  if (a.residual != nullptr) {
+    layer ? kernels::residual_layernorm_forward<T, kScalar>(of)
+          : kernels::residual_rmsnorm_forward<T, kScalar>(of);
+  } else {
+    layer ? kernels::layernorm_forward<T, kScalar>(of) : kernels::rmsnorm_forward<T, kScalar>(of);
+  }
 }
 
 template <class T>
 void norm_backward_from_y(bool layer, const kernels::cuda::NormBackwardArrays<T>& a, float* dgamma,
                           float* dbeta, std::span<float> workspace) {
-  if (a.dz_next != nullptr && layer)
-    kernels::residual_layernorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.columns.beta,
-                                                     a.rstd, a.rows, a.n, a.dx, dgamma, dbeta, a.side,
-                                                     workspace);
-  else if (a.dz_next != nullptr)
-    kernels::residual_rmsnorm_backward<T, kScalar>(a.dy, a.y, a.dz_next, a.columns.gamma, a.rstd, a.rows, a.n,
-                                                   a.dx, dgamma, a.side, workspace);
-  else if (layer)
-    kernels::layernorm_backward<T, kScalar>(a.dy, a.y, a.columns.gamma, a.columns.beta, a.rstd, a.rows, a.n,
-                                            a.dx, dgamma, dbeta, a.side, workspace);
-  else
-    kernels::rmsnorm_backward<T, kScalar>(a.dy, a.y, a.columns.gamma, a.rstd, a.rows, a.n, a.dx, dgamma,
-                                          a.side, workspace);
+  const kernels::NormBackward<T> of{.dy = a.dy,
+                                    .y = a.y,
+                                    .dz_next = a.dz_next,
+                                    .gamma = a.columns.gamma,
+                                    .beta = a.columns.beta,
+                                    .rstd = a.rstd,
+                                    .rows = a.rows,
+                                    .n = a.n,
+                                    .dx = a.dx,
+                                    .dgamma = dgamma,
+                                    .dbeta = dbeta,
+                                    .side = a.side,
+                                    .workspace = workspace};
+  if (a.dz_next != nullptr) {
+    layer ? kernels::residual_layernorm_backward<T, kScalar>(of)
+          : kernels::residual_rmsnorm_backward<T, kScalar>(of);
+  } else {
+    layer ? kernels::layernorm_backward<T, kScalar>(of) : kernels::rmsnorm_backward<T, kScalar>(of);
+  }
 }
 
 // With the columns that norm_prepare left, or with gamma and beta themselves; dgamma and dbeta, divided
@@ -657,19 +670,19 @@ void norm_backward(const std::string& symbol, bool layer, kernels::cuda::NormBac
   }
   const bool from_codes = with_norm_store(symbol, [&]<class Store>(Store, outgrad_store) {
     const kernels::NormBackward8bit<Store, T> of{
-        .dy = a.dy,
+        .norm = {.dy = a.dy,
+                 .gamma = a.columns.gamma,
+                 .beta = layer ? a.columns.beta : nullptr,
+                 .rstd = a.rstd,
+                 .rows = a.rows,
+                 .n = a.n,
+                 .dx = a.dx,
+                 .dgamma = dgamma,
+                 .dbeta = dbeta,
+                 .side = a.side,
+                 .workspace = workspace},
         .codes = static_cast<const typename Store::Code*>(a.kept.codes),
-        .scales = static_cast<const typename Store::Scale*>(a.kept.scales),
-        .gamma = a.columns.gamma,
-        .beta = layer ? a.columns.beta : nullptr,
-        .rstd = a.rstd,
-        .rows = a.rows,
-        .n = a.n,
-        .dx = a.dx,
-        .dgamma = dgamma,
-        .dbeta = dbeta,
-        .side = a.side,
-        .workspace = workspace};
+        .scales = static_cast<const typename Store::Scale*>(a.kept.scales)};
     layer ? kernels::norm_backward_8bit<kernels::Norm::layer, kScalar>(of)
           : kernels::norm_backward_8bit<kernels::Norm::rms, kScalar>(of);
   });

@@ -212,15 +212,15 @@ void expect_the_kernels_reading() {
     std::vector<typename Store::Scale> scales(
         static_cast<size_t>(kernels::norm_scales_of<Store>(1, static_cast<kernels::i64>(n))));
     kernels::norm_forward_8bit<kernels::Norm::layer>(
-        kernels::NormForward8bit<Store, float>{.x = x.data(),
-                                               .gamma = gamma.data(),
-                                               .beta = beta.data(),
-                                               .rows = 1,
-                                               .n = static_cast<kernels::i64>(n),
-                                               .y = y.data(),
+        kernels::NormForward8bit<Store, float>{.norm = {.x = x.data(),
+                                                        .gamma = gamma.data(),
+                                                        .beta = beta.data(),
+                                                        .rows = 1,
+                                                        .n = static_cast<kernels::i64>(n),
+                                                        .y = y.data(),
+                                                        .rstd = rstd.data()},
                                                .codes = codes.data(),
-                                               .scales = scales.data(),
-                                               .rstd = rstd.data()});
+                                               .scales = scales.data()});
     const size_t group = Store::kGroup == 0 ? n : static_cast<size_t>(Store::kGroup);
     KeptOutput kept(storage_format(Store::kName).store, 1, static_cast<kernels::i64>(n));
     std::vector<float> back;
