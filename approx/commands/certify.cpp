@@ -274,9 +274,11 @@ void add_certify(CLI::App& app, int& status) {
   command->add_option(
       "--out", arguments->out,
       "folder for the scripts, NAME.row_K.sollya and NAME.row_K.gappa (default: out/witness)");
-  command->add_flag("--coq", arguments->in_coq,
-                    "a fit of GELU, its tanh form or SiLU: theorems for Coq, NAME_row_K.v for A, and, "
-                    "with --run, NAME_row_K_B.v for B from Gappa's proofs");
+  command->add_flag(
+      "--coq", arguments->in_coq,
+      "a fit of GELU, its tanh form or SiLU: theorems for Coq, NAME_row_K.v for A, and, "
+      "with --run, NAME_row_K_B.v for B from Gappa's proofs; of an f32 fit NAME_bound.v, the error "
+      "at every y");
   command->add_option("--rows", arguments->rows, "only these rows, as 0,3,12 (default: all)")->delimiter(',');
   command
       ->add_option(

@@ -328,7 +328,8 @@ WitnessScript SpanWriter::script(const Span& s) const {
   if (!(!s.right && hi > x_star_)) form += anchor(s, "upper", hi);
   form += kFitError + range_proof(s) + "Qed.\n" + (in_s(*s.piece) ? kByCoordinate : kByOutput);
   if (s.piece->right_tail) form += kBeyond;
-  return {name(s) + ".v", filled(s, form.c_str()), s.piece->row, model.kAB, 'G'};
+  return {name(s) + ".v", filled(s, form.c_str()), s.piece->row,
+          in_s(*s.piece) ? model.kAB + model.kK : model.kAB, 'G'};
 }
 
 /// Which span the i-th number is in.

@@ -312,14 +312,22 @@ def proof_rows(of):
     """proofs.md: what Coq took for T, the library and the printing of assumptions included."""
     fits = [f"{activation}_{form}" for activation in ("gelu", "gelu_tanh", "silu")
             for form in ("bf16", "f16")]
-    records = ("total", "T"), ("reals", "T_reals"), ("product", "product_T")
-    for record, end, fit in [(*names, fit) for names in records for fit in fits]:
-        found, theorem = of.json(f"proofs/{fit}_{record}.json"), f"{fit}_{end}"
+    records = ("_total", "T"), ("_reals", "T_reals"), ("_product", "product_T")
+    rows = [(*names, fit) for names in records for fit in fits] + [("", "bound", "gelu_f32")]
+    for record, end, fit in rows:
+        found, theorem = of.json(f"proofs/{fit}{record}.json"), f"{fit}_{end}"
         assert found["holds"] and found["bounds"][-1]["theorems"][0] == theorem
         trust = found["assumptions"]
         files = [*found["library"], *found["bounds"], trust]
         yield row(f"`{theorem}`", f"{found['cpu_s']:.0f}", f"{max(f['peak_mib'] for f in files):,}",
                   f"{len(trust['names'])}, {len(trust['unlisted'])} beyond the list")
+
+
+def spans(of):
+    """proofs.md: the header's bounds in the theorem about every number of fp32."""
+    bounds = of.json("fits/gelu_f32.json")["certificate"]
+    yield (f"where the header's AB is {power_up(float.fromhex(bounds['AB']))}, its K "
+           f"{power_up(float.fromhex(bounds['K']))}, and k 2^-28.67:")
 
 
 # Each page's claims, and its tables by the heading of their first columns, whose rows are all claimed.
@@ -330,7 +338,7 @@ PAGES = {
                              {"| store | beyond | all |": front_rows, "| store of p | bits |": softmax_rows,
                               "| y | 1/4 | 1 |": small_number_rows,
                                             "| store | bytes forward, bf16 |": speed_rows}),
-    "docs/proofs.md": (lambda of: (), {"| theorem | processor": proof_rows}),
+    "docs/proofs.md": (spans, {"| theorem | processor": proof_rows}),
 }
 
 
