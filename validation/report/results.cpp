@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <tuple>
 
 #include "autotune/records/database.h"
@@ -245,7 +246,7 @@ CoqProof read_proof(const std::string& file) {
     all_proven = all_proven && proven;
     if (one["bound"].text() == "x") continue;  // the ranges of x of the rows
     const auto bound = std::find(kCoqBounds.begin(), kCoqBounds.end(), one["bound"].text());
-    if (bound == kCoqBounds.end()) one["bound"].fail("is none of A, B, T and x");
+    if (bound == kCoqBounds.end()) one["bound"].fail("is none of A, B, T, G and x");
     CoqBound& of = proof.bounds[static_cast<std::size_t>(bound - kCoqBounds.begin())];
     ++of.files;
     if (proven) ++of.proven;
@@ -347,7 +348,9 @@ void expect_agreement(const Results& results) {
     if (!fit) continue;
     if (fit->spec_sha256 != proof.spec_sha256)
       throw SpecError(proof.file, "spec_sha256", "is not that of " + fit->file);
-    const std::array<double, 2> certified{fit->bound_a, fit->bound_b.value_or(0)};
+    constexpr double kNotCompared = std::numeric_limits<double>::infinity();  // T is the header's
+    const std::array<double, kCoqBounds.size()> certified{
+        fit->bound_a, fit->bound_b.value_or(0), kNotCompared, fit->bound_ab + fit->bound_k.value_or(0)};
     for (std::size_t k = 0; k < certified.size(); ++k) {
       if (proof.bounds[k].claim > certified[k])
         throw SpecError(proof.file, "bounds",

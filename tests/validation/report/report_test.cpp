@@ -130,8 +130,8 @@ class Report : public testing::Test {
       write("sweeps/" + name + ".json", sweep_json(format).dump());
     }
     write("attack/norms.json", attack_json().dump());
-    write("proofs/gelu_bf16.json",
-          kernels::read_file(OUTGRAD_SOURCE_DIR "/notebooks_data/proofs/gelu_bf16.json"));
+    for (const char* proof : {"proofs/gelu_bf16.json", "proofs/gelu_f32.json"})
+      write(proof, kernels::read_file(std::string(OUTGRAD_SOURCE_DIR "/notebooks_data/") + proof));
     std::string lines = tuning_record("2030-01-01T00:00:00Z", "of a clock that ran ahead", "timed").dump() +
                         "\n{\"schema\": \"outgrad.tu";
     for (const auto& [variant, state] : std::vector<std::pair<const char*, const char*>>{
@@ -358,6 +358,9 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
       "proofs/gelu_bf16.json",
       [&](Json& json) { (*std::ranges::find_if(json["bounds"], of_a_row))["claim"] = "0x1p-5"; },
       expect("claims more than"));
+  with_changed(
+      "proofs/gelu_f32.json", [](Json& json) { json["bounds"].back()["claim"] = "0x1.4p-16"; },
+      expect("G claims more than"));
   with_changed(
       "proofs/gelu_bf16.json", [](Json& json) { json["spec_sha256"] = "0"; },
       expect("spec_sha256: is not that of"));

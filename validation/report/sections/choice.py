@@ -103,7 +103,7 @@ def distance_row(fit: SimpleNamespace) -> list:
 
 def proof_row(proof: SimpleNamespace) -> list:
     row = [proof.name]
-    for name in "ABT":
+    for name in "ABTG":
         files = [one for one in proof.bounds if one.bound == name]
         proven = sum(one.outcome == "proven" for one in files)
         row += [red_if(proven < len(files), f"{proven} of {len(files)}" if files else "-"),
@@ -149,9 +149,10 @@ def coefficients(results: Results) -> list[dict]:
             "Who proves these bounds: the fitter and `check` all of them, by ball arithmetic; Coq, as "
             "theorems about the exact functions and the deployed operations, what stands here. Files "
             "accepted, of those asked for, and the greatest claim among them: a file for A of each row, one "
-            "for each case of a row's B, and for T those that run the kernels at every number of the format, "
-            "or for all real x.",
+            "for each case of a row's B, for T those that run the kernels at every number of the format, or "
+            "for all real x, and for the error at every y of fp32 one for each span of y.",
             results.commands["proofs"],
-            ["<fit", "A, rows", "A", "B, cases", "B", "T, files", "T", "assumed\naxioms and operations",
+            ["<fit", "A, rows", "A", "B, cases", "B", "T, files", "T", "every y,\nfiles", "every y",
+             "assumed\naxioms and operations",
              "processor\ns", "<Coq"], map(proof_row, results.proofs)))
     return blocks
