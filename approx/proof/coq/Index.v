@@ -28,7 +28,8 @@ Definition argument (h : header) (y : spec_float) (m : bool) : spec_float :=
 
 Theorem evaluates_row_of h y m : evaluate_backward h y m = evaluate_row h (row_of h y m) (argument h y m).
 Proof.
-  unfold evaluate_backward, argument, row_of, row_by, variable, in_left_segment. now destruct (negb m && _).
+  unfold evaluate_backward, evaluate_held, argument, row_of, row_by, variable, in_left_segment.
+  now destruct (negb m && _).
 Qed.
 
 (* ---- What is asked --------------------------------------------------------------------------- *)

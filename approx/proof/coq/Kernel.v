@@ -80,8 +80,8 @@ Definition evaluate_coordinate (h : header) (y : spec_float) (m : bool) : spec_f
   let r := sqrt32 (at_least t (t_min h)) in
   if m then r else SFopp r.
 
-Definition evaluate_backward (h : header) (y : spec_float) (m : bool) : spec_float :=
-  let y := at_most y (y_max h) in
+(* At a y that is held at y_max. *)
+Definition evaluate_held (h : header) (y : spec_float) (m : bool) : spec_float :=
   if negb m && negb (less_equal y (left_y h)) then
     let z := non_positive y in
     evaluate_row h (octave_row z (left_bits h) (left_knee h) (left_base h) (left_row h) (rows h)) z
@@ -89,6 +89,8 @@ Definition evaluate_backward (h : header) (y : spec_float) (m : bool) : spec_flo
     let s := evaluate_coordinate h y m in
     evaluate_row h (row_index (fma s (index_scale h) (index_bias h)) (rows h)) (if less s (right_s h) then s
       else y).
+Definition evaluate_backward (h : header) (y : spec_float) (m : bool) : spec_float :=
+  evaluate_held h (at_most y (y_max h)) m.
 
 (* The fp32 number of a bit pattern of a format that is not wider. *)
 Definition of_pattern (prec emax pattern : Z) : spec_float :=

@@ -555,17 +555,8 @@ Proof.
     (magnitude_number (left_y h) - 1))). lia.
 Qed.
 
-Definition evaluate_held (y : spec_float) : spec_float :=
-  if negb mask && negb (less_equal y (left_y h)) then
-    let z := non_positive y in
-    evaluate_row h (octave_row z (left_bits h) (left_knee h) (left_base h) (left_row h) (rows h)) z
-  else
-    let v := evaluate_coordinate h y mask in
-    evaluate_row h (row_index (fma v (index_scale h) (index_bias h)) (rows h)) (if less v (right_s h) then v
-      else y).
-
 Lemma span_fits_correct slope y a w : span_fits slope y = true -> inside y w -> stands_for 24 128 a w ->
-  is_within slope (evaluate_held a).
+  is_within slope (evaluate_held h a mask).
 Proof.
   pose proof (core_fits_correct slope) as Core. unfold span_fits, evaluate_held. intros H Y A.
   destruct mask; cbn [negb andb]; [exact (Core _ _ _ H Y A)|].
@@ -583,7 +574,7 @@ Proof.
 Qed.
 
 Lemma all_y_fit_correct slope a w : stands_for 24 128 a w ->
-  forall fuel y, all_y_fit fuel slope y = true -> inside y w -> is_within slope (evaluate_held a).
+  forall fuel y, all_y_fit fuel slope y = true -> inside y w -> is_within slope (evaluate_held h a mask).
 Proof.
   intros A. induction fuel as [|fuel IH]; intros y H Y; cbn [all_y_fit] in H;
     (destruct (span_fits slope y) eqn:S; [now apply span_fits_correct with y w|]); [discriminate|].

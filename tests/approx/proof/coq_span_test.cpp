@@ -79,6 +79,18 @@ TEST(CoqSpans, LeaveNoNumberOutAndAreOfOneRow) {
   }
 }
 
+// k of docs/proofs.md, where K is k / |s| at most.
+TEST(CoqSpans, SayHowKFallsWhereTheCoordinateGrows) {
+  const std::string theorem = span_scripts(committed("gelu_f32"), "").at(3).at(0).text;
+  double k = 0;
+  int places = 0;
+  ASSERT_EQ(std::sscanf(theorem.c_str() + theorem.find("Definition k := "), "Definition k := %lf / 2 ^ %d.",
+                        &k, &places),
+            2);
+  EXPECT_LE(std::log2(std::ldexp(k, -places)), -28.67);
+  EXPECT_GT(std::log2(std::ldexp(k, -places)), -28.68);
+}
+
 TEST(CoqSpans, AreOfTheKernelsThatTheLibraryHas) {
   for (const char* const name : {"gelu_bf16", "mish_f32", "silu_bf16_product", "gelu_forward"})
     EXPECT_THROW((void)span_scripts(committed(name), name), kernels::SpecError) << name;
@@ -125,6 +137,7 @@ TEST_F(CoqSpan, NightlyIsAcceptedAndNothingALittleWrong) {
   expect_refused(same(hash + 1), kUnequal);
 
   // A number more at either end is of another row.
+  constexpr const char* kOtherSpan = "\"core_span kernel true true 5 first last = true\"";
   const auto [first, last] = ends_of(*span);
   const auto stretched = [&](int from, int to) {
     const auto value = [](int numeral) {
@@ -141,8 +154,8 @@ TEST_F(CoqSpan, NightlyIsAcceptedAndNothingALittleWrong) {
     return script;
   };
   expect_proven(stretched(first, last));
-  expect_refused(stretched(first - 1, last), "");
-  expect_refused(stretched(first, last + 1), "");
+  expect_refused(stretched(first - 1, last), kOtherSpan);
+  expect_refused(stretched(first, last + 1), kOtherSpan);
 
   // A lower claim, a coefficient that is not the kernel's, and a kernel whose right segment begins later.
   const BackwardModel& model = *fit.as<BackwardModel>();
@@ -152,13 +165,14 @@ TEST_F(CoqSpan, NightlyIsAcceptedAndNothingALittleWrong) {
   claiming.as<BackwardModel>()->kK = 0;
   const Groups claim = span_scripts(claiming, "");
   expect_refused(*std::ranges::find(claim[2], span->name, &WitnessScript::name), "Cannot find witness");
-  for (const auto& change : {+[](BackwardModel& m) { m.pieces.at(5).c[2] *= 1.0001F; },
-                             +[](BackwardModel& m) { m.kRightS *= 1.001F; }}) {
+  const auto refused_with = [&](const auto& change, const char* error) {
     Fit other = fit;
     change(*other.as<BackwardModel>());
     expect_proven(span_scripts(other, "")[0].at(0));
-    expect_refused(*span, "");
-  }
+    expect_refused(*span, error);
+  };
+  refused_with([](BackwardModel& m) { m.pieces.at(5).c[2] *= 1.0001F; }, "Unable to unify");
+  refused_with([](BackwardModel& m) { m.kRightS *= 1.001F; }, kOtherSpan);
 }
 
 class CoqSpanExhaustive : public CoqFolder, public testing::WithParamInterface<const char*> {};
