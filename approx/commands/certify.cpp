@@ -10,7 +10,7 @@
 #include "approx/proof/coq_product.h"
 #include "approx/proof/coq_reals.h"
 #include "approx/proof/coq_span.h"
-#include "approx/proof/coq_text.h"
+#include "approx/proof/coq_activation.h"
 #include "approx/proof/sollya.h"
 #include "approx/proof/witness.h"
 #include "approx/search/fitter.h"
@@ -106,8 +106,8 @@ int confirm_by_coq(const Fit& fit, const coq::Groups& groups, const std::string&
                  file.outcome == coq::Outcome::refused ? coq::error_in(file.output) : file.output);
     std::fflush(lines);
   };
-  const coq::CheckedFit checked = coq::check_all(groups, coq::known_activation(fit.function)->module,
-                                                 kCoqLibrary, folder, limit_s, threads, say);
+  const coq::CheckedFit checked =
+      coq::check_all(groups, coq::known(fit.function), kCoqLibrary, folder, limit_s, threads, say);
   if (!checked.unlisted.empty())
     fmt::print(lines, "NOT PROVEN  what is assumed beyond {}assumptions: {}\n", kCoqLibrary,
                fmt::join(checked.unlisted, ", "));
@@ -276,7 +276,7 @@ void add_certify(CLI::App& app, int& status) {
       "folder for the scripts, NAME.row_K.sollya and NAME.row_K.gappa (default: out/witness)");
   command->add_flag(
       "--coq", arguments->in_coq,
-      "a fit of GELU, its tanh form or SiLU: theorems for Coq, NAME_row_K.v for A, and, "
+      "a fit of GELU, its tanh form or x*sigmoid(W*x): theorems for Coq, NAME_row_K.v for A, and, "
       "with --run, NAME_row_K_B.v for B from Gappa's proofs; of an f32 fit NAME_bound.v, the error "
       "at every y");
   command->add_option("--rows", arguments->rows, "only these rows, as 0,3,12 (default: all)")->delimiter(',');

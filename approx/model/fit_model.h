@@ -6,6 +6,7 @@
 #include "approx/model/piece.h"
 #include "kernels/eval.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <cstdint>
@@ -57,6 +58,10 @@ struct BackwardModel {
 
   /// What the coordinate takes for y*.
   [[nodiscard]] Ball y_c() const { return Ball(kYHi) + Ball(kYLo); }
+  /// The greatest y that a row in y is given: y is held at y_max, which the row's v_hi may be rounded below.
+  [[nodiscard]] double greatest_y(const Piece& piece) const {
+    return piece.right_tail ? std::max(piece.v_hi, static_cast<double>(kYMax)) : piece.v_hi;
+  }
   [[nodiscard]] bool of_product() const { return product != Format::f32; }
   /// Floats in a row: centre, coefficients, low part of c0.
   [[nodiscard]] int words() const { return kDegree + 2 + (kTwoWord ? 1 : 0); }

@@ -240,6 +240,8 @@ void over_evaluations(const BackwardModel& model, const Piece& piece, Visitor&& 
                    b = piece.v_lo + (piece.v_hi - piece.v_lo) * (i + 1) / kParts;
       visit(Ball::hull(a, b), piece.region == Region::right);
     }
+    if (model.greatest_y(piece) > piece.v_hi)
+      visit(Ball::hull(piece.v_hi, model.greatest_y(piece)), piece.region == Region::right);
     return;
   }
   // Next to y_c every stored y by itself (fp32's grid holds the grids of the 16-bit formats), beyond it

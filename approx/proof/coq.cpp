@@ -2,6 +2,7 @@
 #include "approx/proof/coq.h"
 
 #include "approx/function/composite.h"
+#include "approx/proof/coq_activation.h"
 #include "approx/proof/coq_index.h"
 #include "approx/proof/coq_kernel.h"
 #include "approx/proof/coq_span.h"
@@ -23,9 +24,10 @@
 namespace outgrad::approx::coq {
 namespace {
 
-/// Cells are at most this wide: a polynomial near phi then needs a degree of about 10.
+/// Cells are at most this wide, in units of the activation: a polynomial near phi then needs a degree of
+/// about 10.
 constexpr double kCellWidth = 0.625;
-/// |x - x*| below this is treated about x*, as long as the row is there in s.
+/// |x - x*| below this, in the same units, is treated about x*, as long as the row is there in s.
 constexpr double kNearRoot = 0.25;
 /// Ends of cells and their centres are multiples of 2^-kPlaceBits.
 constexpr int kPlaceBits = 20;
@@ -211,11 +213,11 @@ void add_tail(Row& row, const Real& end, bool right, float y_max) {
 
 /// The ends of the row's cells. `reaches_root`: those of cells in u = x - x* are among them.
 std::vector<Real> cell_ends(const Real& lo, const Real& hi, const Real& left, const Real& right,
-                            bool reaches_root) {
+                            bool reaches_root, double width) {
   std::vector<Real> ends = {lo};
   const auto add_to = [&](const Real& end) {
     const Real from = ends.back();
-    const int parts = static_cast<int>(ceil((end - from) / kCellWidth));
+    const int parts = static_cast<int>(ceil((end - from) / width));
     for (int i = 1; i < parts; ++i) ends.push_back(nearest(from + (end - from) * i / parts, kPlaceBits));
     ends.push_back(end);
   };
@@ -262,8 +264,8 @@ std::string replaced(const std::string& text, const char* pattern, const char* b
 }  // namespace
 
 WitnessScript script(const Fit& fit, const Piece& piece, const std::string& path) {
-  const KnownActivation* const known = known_activation(fit.function);
-  if (known == nullptr) throw kernels::SpecError(path, "function", no_theory_of(fit.function));
+  const std::optional<KnownActivation> known = known_activation(fit.function);
+  if (!known) throw kernels::SpecError(path, "function", no_theory_of(fit.function));
   if (!fit.as<BackwardModel>() || piece.target != Target::gradient)
     throw kernels::SpecError(path, "target", "certify --coq is for backward fits in absolute error");
   const std::string place = fmt::format("pieces: row {}", piece.row);
@@ -291,9 +293,10 @@ WitnessScript script(const Fit& fit, const Piece& piece, const std::string& path
   row.say("Definition p v := horner {} (v - {}).", list(c), operand(Real(static_cast<double>(piece.centre))));
   row.say("Definition A := {}.\n", exact(Real(piece.certified)));
 
-  const Real left = nearest(x_star - kNearRoot, kPlaceBits), right = nearest(x_star + kNearRoot, kPlaceBits);
+  const Real beside = kNearRoot * known->width;
+  const Real left = nearest(x_star - beside, kPlaceBits), right = nearest(x_star + beside, kPlaceBits);
   const bool reaches_root = in_s(row.piece) && lo < right && hi > left;
-  const std::vector<Real> ends = cell_ends(lo, hi, left, right, reaches_root);
+  const std::vector<Real> ends = cell_ends(lo, hi, left, right, reaches_root, kCellWidth * known->width);
   for (size_t i = 0; i + 1 < ends.size(); ++i) {
     const bool at_root = reaches_root && ends[i] < right && ends[i + 1] > left;
     (at_root ? add_near_cell : add_cell)(row, ends[i], ends[i + 1], x_star);

@@ -1,4 +1,4 @@
-/// Bounds A and B of the rows of GELU, its tanh form or SiLU as theorems for Coq, over the hand-written
+/// Bounds A and B of the rows of GELU, its tanh form or Swish as theorems for Coq, over the hand-written
 /// library in approx/proof/coq.
 ///
 /// The theorem of A reads like README.md's definition: for every real x of the row, |p(coordinate(x)) -

@@ -1,7 +1,6 @@
 // Starts Coq and Gappa on these files, and reads which assumptions their theorems rest on.
 #include "approx/proof/coq_check.h"
 
-#include "approx/proof/coq_text.h"
 #include "approx/proof/witness.h"
 #include "kernels/support/digest.h"
 #include "kernels/support/errors.h"
@@ -32,6 +31,10 @@ constexpr const char* kProbe =
     "Goal forall u, 0 <= u <= 1 -> u - u * u <= 3 / 10.\n"
     "Proof. intros u Hu. interval with (i_bisect u, i_taylor u, i_degree 3%nat, i_prec 30%positive). Qed.\n";
 constexpr double kProbeLimit = 300;
+/// To a proof of Gappa's from so many bytes on there may be a shorter one, which cuts the range of y into
+/// equal parts first.
+constexpr std::size_t kLongProof = std::size_t{1} << 18;
+constexpr const char *kCutAnywhere = " $ y;", *kCutEqually = " $ y in 64;";
 /// The last file of _CoqProject that A, B and the ranges need; T needs some of those behind it, too.
 constexpr const char* kLastOfLibrary = "Index.v";
 
@@ -79,6 +82,24 @@ Checked compile(const WitnessScript& script, const std::string& folder, double l
   kernels::write_file(path, script.text);
   add(checked, run_witness(script, path, limit_s));
   return checked;
+}
+
+/// Gappa's proof of a script for Coq, the shorter of two if it is long; `found`: what both took.
+Witnessed gappa_proof(const WitnessScript& script, const std::string& folder, double limit_s,
+                      Checked& found) {
+  const auto prove = [&](const std::string& name, const std::string& text) {
+    kernels::write_file(folder + "/" + name, text);
+    Witnessed proof = prove_for_coq(folder + "/" + name, limit_s);
+    add(found, proof);
+    return proof;
+  };
+  Witnessed proof = prove(script.name, script.text);
+  const size_t cut = script.text.rfind(kCutAnywhere);
+  if (!proof.proven || proof.output.size() < kLongProof || cut == std::string::npos) return proof;
+  std::string text = script.text;
+  text.replace(cut, std::string_view(kCutAnywhere).size(), kCutEqually);
+  Witnessed equally = prove(module_of(script.name) + ".equally.gappa", text);
+  return equally.proven && equally.output.size() < proof.output.size() ? equally : proof;
 }
 
 /// A library that says something else than the committed one proves something else: a definition of f' that
@@ -171,16 +192,17 @@ void find_programs(CheckedFit& checked, const std::string& folder) {
 }
 
 std::vector<Checked> compile_library(const std::string& sources, const std::string& folder, double limit_s,
-                                     const std::string& activation, bool total) {
+                                     const KnownActivation& activation, bool total) {
   require_digests(sources);
   std::vector<Checked> files;
   for (const std::string& line : lines_of(kernels::read_file(sources + "/_CoqProject"))) {
-    const bool of_another = std::ranges::any_of(kKnownActivations, [&](const KnownActivation& known) {
-      return known.module != activation && line.starts_with(known.module);
+    const bool of_another = std::ranges::any_of(modules(), [&](const std::string& module) {
+      return module != activation.module && line.starts_with(module);
     });
     if (!line.ends_with(".v") || of_another) continue;
     std::string text = kernels::read_file(sources + "/" + line);
-    if (line == "Activation.v") text.replace(text.rfind("Gelu"), 4, activation);
+    if (line == "Activation.v") text.replace(text.rfind("Gelu"), 4, activation.module);
+    if (line == "SwishSteepness.v") text = activation.steepness;
     files.push_back(compile({line, std::move(text)}, folder, limit_s));
     if (files.back().outcome != Outcome::proven || (!total && line == kLastOfLibrary)) break;
   }
@@ -193,10 +215,8 @@ Checked check(const WitnessScript& script, const std::string& folder, double lim
     checked.bound = script.bound;
     return checked;
   }
-  kernels::write_file(folder + "/" + script.name, script.text);
-  const Witnessed proof = prove_for_coq(folder + "/" + script.name, limit_s);
   Checked found{script.name, 'B', script.row, script.claim};
-  add(found, proof);
+  const Witnessed proof = gappa_proof(script, folder, limit_s, found);
   if (!proof.proven) return found;
   Checked checked = compile(evaluation_script(script, proof.output), folder, limit_s);
   checked.bound = 'B';
@@ -206,7 +226,7 @@ Checked check(const WitnessScript& script, const std::string& folder, double lim
   return checked;
 }
 
-CheckedFit check_all(const Groups& groups, const std::string& activation, const std::string& sources,
+CheckedFit check_all(const Groups& groups, const KnownActivation& activation, const std::string& sources,
                      const std::string& folder, double limit_s, int threads,
                      const std::function<void(const Checked&)>& said) {
   CheckedFit checked;

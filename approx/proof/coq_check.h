@@ -9,6 +9,7 @@
 
 #include "approx/model/fit.h"
 #include "approx/proof/coq.h"
+#include "approx/proof/coq_activation.h"
 
 #include <cstddef>
 #include <functional>
@@ -57,11 +58,11 @@ void find_programs(CheckedFit& checked, const std::string& folder);
 
 /// Writes the hand-written library to `folder`, once its files have the digests of `sources`/library.sha256,
 /// and compiles it: `sources`/*.v in the order of its _CoqProject, but those of other activations, as far as
-/// A, B and the ranges need them, or, with `total`, all of them. `activation`: the module that Activation.v
-/// then names. Stops at a file that is not accepted. @throws kernels::SpecError for a file
-/// with another digest.
+/// A, B and the ranges need them, or, with `total`, all of them. Activation.v then names the module of
+/// `activation`, and SwishSteepness.v is written anew. Stops at a file that is not accepted. @throws
+/// kernels::SpecError for a file with another digest.
 std::vector<Checked> compile_library(const std::string& sources, const std::string& folder, double limit_s,
-                                     const std::string& activation, bool total);
+                                     const KnownActivation& activation, bool total);
 
 /// Writes a script of scripts() or gappa_scripts() to `folder`, which holds the compiled library, and has Coq
 /// check it.
@@ -70,7 +71,7 @@ Checked check(const WitnessScript& script, const std::string& folder, double lim
 /// All of these, group by group, `threads` files at a time. `said` is called with each file in order, as soon
 /// as it and those before it are done. @throws kernels::EnvironmentError as find_programs() does,
 /// kernels::SpecError as compile_library() does.
-CheckedFit check_all(const Groups& groups, const std::string& activation, const std::string& sources,
+CheckedFit check_all(const Groups& groups, const KnownActivation& activation, const std::string& sources,
                      const std::string& folder, double limit_s, int threads,
                      const std::function<void(const Checked&)>& said);
 

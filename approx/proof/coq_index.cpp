@@ -35,7 +35,7 @@ std::string written_by(const std::string& what) {
 
 /// The lemmas end_0, end_1, ...: Phi at the ends of ranges.
 struct Ends {
-  const KnownActivation& of;
+  const KnownActivation of;
   std::string text = {};
   std::map<Real, int> places = {};
 
@@ -71,8 +71,7 @@ std::string greatest_of(const Real& r, int bits, int margin) {
 class Demands {
  public:
   explicit Demands(const Fit& fit)
-      : core(static_cast<size_t>(fit.as<BackwardModel>()->kRows)), left(core),
-        ends{*known_activation(fit.function)},
+      : core(static_cast<size_t>(fit.as<BackwardModel>()->kRows)), left(core), ends{known(fit.function)},
         x_star_(Composite(activation_from_expression(fit.function)).x_star().mid()), y_star_(f_at(x_star_)) {
     for (const Piece& piece : fit.as<BackwardModel>()->pieces) add(piece);
   }

@@ -1,6 +1,7 @@
 // Writes the kernel's operations and its table as terms of Coq.
 #include "approx/proof/coq_kernel.h"
 
+#include "approx/proof/coq_activation.h"
 #include "approx/proof/coq_text.h"
 #include "kernels/host/errors.h"
 
@@ -36,12 +37,13 @@ struct Enclosure {
   const char* name;
   int last;
 };
-std::vector<Enclosure> enclosures(Format format) {
+std::vector<Enclosure> enclosures(const Fit& backward) {
+  const Format format = backward.as<BackwardModel>()->format;
   const Shape shape(format);
   if (format == Format::f16) return {{"f16_all", shape.magnitudes()}};
   return {{"bf16_least", shape.first_of(3 - shape.range)},
-          {"bf16_to_4", shape.first_of(2)},
-          {"bf16_from_4", shape.magnitudes()}};
+          {"bf16_near", shape.first_of(known(backward.function).near_power())},
+          {"bf16_far", shape.magnitudes()}};
 }
 
 std::string imports(const Fit& forward, const Fit& backward, const std::string& more) {
@@ -51,7 +53,7 @@ std::string imports(const Fit& forward, const Fit& backward, const std::string& 
       "From Outgrad Require Import Activation BranchPoint Format Kernel Exhaustion Forward {}Series "
       "{}_kernel "
       "{}_kernel{}.\nOpen Scope Z_scope.\n",
-      known_activation(backward.function)->module, forward.name, backward.name, more);
+      known(backward.function).module, forward.name, backward.name, more);
 }
 
 std::string kernel_text(const BackwardModel& m) {
@@ -64,7 +66,7 @@ std::string kernel_text(const BackwardModel& m) {
   const auto [integer, exponent] = integer_and_exponent(m.kT);
   return fmt::format(R"(Definition kernel : header := Eval vm_compute in {{|
   rows := {};
-  y_hi := {}; y_lo := {}; t_min := {}; y_max := {};
+  y_hi := {}; y_lo := {}; t_min := {}; s_min := {}; y_max := {};
   index_scale := {}; index_bias := {}; right_s := {};
   left_y := {}; left_bits := {}; left_row := {}; left_knee := {}; left_base := {};
   table := [
@@ -76,10 +78,11 @@ std::string kernel_text(const BackwardModel& m) {
 Definition T : float radix2 := Float radix2 {} ({}).
 )",
                      m.kRows, fp32_number(m.kYHi), fp32_number(m.kYLo), fp32_number(m.kTMin),
-                     fp32_number(m.kYMax), fp32_number(m.kIndexScale), fp32_number(m.kIndexBias),
-                     m.kHasRight ? fp32_number(m.kRightS) : "S754_infinity false", fp32_number(m.kLeftY),
-                     m.kLeftBits, m.kLeftRow, m.kLeftKnee, m.kLeftBase, fmt::join(rows, ";\n"),
-                     power_of_two(m.kT), integer, exponent);
+                     m.kHasLeft ? "S754_infinity true" : fp32_number(m.kSMin), fp32_number(m.kYMax),
+                     fp32_number(m.kIndexScale), fp32_number(m.kIndexBias),
+                     m.kHasRight ? fp32_number(m.kRightS) : "S754_infinity false",
+                     m.kHasLeft ? fp32_number(m.kLeftY) : "S754_infinity false", m.kLeftBits, m.kLeftRow,
+                     m.kLeftKnee, m.kLeftBase, fmt::join(rows, ";\n"), power_of_two(m.kT), integer, exponent);
 }
 
 std::string kernel_text(const RoundedForwardModel& m) {
@@ -153,13 +156,14 @@ Proof. apply exhausted; [reflexivity|reflexivity|repeat split; discriminate|exac
 
 bool is_described(const Fit& fit) {
   const auto* m = fit.as<BackwardModel>();
-  return m != nullptr && known_activation(fit.function) != nullptr && m->kMasked && m->kHasLeft &&
-         !m->kRightBoth && !m->kHasBreaks && m->kCentred && !m->kTwoWord && m->kScheme == kernels::kHorner;
+  return m != nullptr && known_activation(fit.function) && m->kMasked && !m->kRightBoth && !m->kHasBreaks &&
+         m->kCentred && !m->kTwoWord && m->kScheme == kernels::kHorner;
 }
 
 bool has_kernel(const Fit& fit) {
   const auto* m = fit.as<BackwardModel>();
-  return is_described(fit) && !m->kHasRight && (m->format == Format::f16 || m->format == Format::bf16);
+  return is_described(fit) && m->kHasLeft && !m->kHasRight &&
+         (m->format == Format::f16 || m->format == Format::bf16);
 }
 
 WitnessScript constants_script(const Fit& fit) {
@@ -181,8 +185,7 @@ WitnessScript kernel_script(const Fit& fit, const std::string& path) {
   const Format format = backward != nullptr  ? backward->of_product() ? backward->product : backward->format
                         : forward != nullptr ? forward->format
                                              : Format::f32;
-  if (known_activation(fit.function) == nullptr)
-    throw kernels::SpecError(path, "function", no_theory_of(fit.function));
+  if (!known_activation(fit.function)) throw kernels::SpecError(path, "function", no_theory_of(fit.function));
   if (format != Format::f16 && format != Format::bf16)
     throw kernels::SpecError(path, "kind",
                              "a fit in f16 or bf16, backward or rounded forward, is needed: Coq's library "
@@ -190,14 +193,16 @@ WitnessScript kernel_script(const Fit& fit, const std::string& path) {
   if (backward != nullptr && (!is_described(fit) || backward->kHasRight))
     throw kernels::SpecError(
         path, "backward",
-        "a mask, a left segment, cells of equal width, centred rows and Horner's scheme are needed: Coq's "
+        "a mask, cells of equal width, centred rows, Horner's scheme and no right segment are needed: Coq's "
         "library has no other kernel");
+  if (backward != nullptr && backward->of_product() && !backward->kHasLeft)
+    throw kernels::SpecError(path, "backward",
+                             "the theorem of a gated pair needs a kernel with a left segment");
   return constants_script(fit);
 }
 
 WitnessScript covered_script(const Fit& forward, const Fit& backward, int k, int first, int last) {
-  const Format format = backward.as<BackwardModel>()->format;
-  const std::vector<Enclosure> all = enclosures(format);
+  const std::vector<Enclosure> all = enclosures(backward);
   const char* const enclosing =
       std::ranges::find_if(all, [=](const Enclosure& e) { return last <= e.last; })->name;
   return {fmt::format("{}_all_{}.v", backward.name, k),
@@ -207,7 +212,7 @@ WitnessScript covered_script(const Fit& forward, const Fit& backward, int k, int
               "Proof. apply both_checked_range with {7}. exact {7}_sound. vm_cast_no_check (eq_refl true). "
               "Qed.\n",
               forward.name, backward.name, first, last - 1, imports(forward, backward, ""), last,
-              Shape(format).arguments(), enclosing),
+              Shape(backward.as<BackwardModel>()->format).arguments(), enclosing),
           0, backward.as<BackwardModel>()->kT, 'T'};
 }
 
@@ -215,7 +220,7 @@ Groups exhaustion_scripts(const Fit& forward, const Fit& backward, const std::st
   Groups groups{{kernel_script(forward, path), kernel_script(backward, path)}, {}, {}};
   std::vector<int> firsts;
   int first = 0;
-  for (const Enclosure& part : enclosures(backward.as<BackwardModel>()->format)) {
+  for (const Enclosure& part : enclosures(backward)) {
     while (first < part.last) {
       const int last = std::min(first + kValuesPerFile, part.last);
       groups[1].push_back(covered_script(forward, backward, static_cast<int>(firsts.size()), first, last));

@@ -1,4 +1,4 @@
-/// The deployed 16-bit kernels of GELU, its tanh form and SiLU, and what is true of them at every number of
+/// The deployed 16-bit kernels of GELU, its tanh form and Swish, and what is true of them at every number of
 /// the format, as files for Coq over the hand-written library in approx/proof/coq.
 ///
 /// Constants and rows become records of Kernel.v and Forward.v, which compute with them as kernels/eval.h
@@ -14,10 +14,10 @@
 
 namespace outgrad::approx::coq {
 
-/// Whether Kernel.v describes the backward kernel of a fit: with a mask, a left segment, cells of equal
-/// width, centred rows and Horner's scheme.
+/// Whether Kernel.v describes the backward kernel of a fit: with a mask, cells of equal width, centred rows
+/// and Horner's scheme.
 bool is_described(const Fit& fit);
-/// Whether it is one in f16 or bf16, without a right segment, whose numbers can all be tried.
+/// Whether Index.v is about it, too: in f16 or bf16, with a left and without a right segment.
 bool has_kernel(const Fit& fit);
 
 /// NAME_kernel.v: a backward fit as the definition kernel, and T, the claim kT; or a rounded forward fit as
@@ -25,7 +25,7 @@ bool has_kernel(const Fit& fit);
 WitnessScript constants_script(const Fit& fit);
 
 /// The same. @throws kernels::SpecError if the fit is not one whose numbers can all be tried: backward
-/// has_kernel() or the same of_product(), forward in f16 or bf16.
+/// is_described() without a right segment, of_product() with a left one, or forward, in f16 or bf16.
 WitnessScript kernel_script(const Fit& fit, const std::string& path);
 
 /// NAME_all_K.v, where NAME is the backward fit's: the lemma covered, that the check holds at the format's

@@ -1,6 +1,7 @@
 // Writes the theorem about the kernel of a gated pair.
 #include "approx/proof/coq_product.h"
 
+#include "approx/proof/coq_activation.h"
 #include "approx/proof/coq_kernel.h"
 #include "approx/proof/coq_text.h"
 
@@ -57,7 +58,7 @@ Proof.
   exact ({fit}_T x s _ S D).
 Qed.
 )",
-                    fmt::arg("fit", fit.name), fmt::arg("module", known_activation(fit.function)->module),
+                    fmt::arg("fit", fit.name), fmt::arg("module", known(fit.function).module),
                     fmt::arg("relative_text", power_of_two(ball.relative)),
                     fmt::arg("absolute_text", power_of_two(ball.absolute)),
                     fmt::arg("format", Shape(model.product).arguments()),

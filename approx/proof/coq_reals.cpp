@@ -2,6 +2,7 @@
 #include "approx/proof/coq_reals.h"
 
 #include "approx/function/storage.h"
+#include "approx/proof/coq_activation.h"
 #include "approx/proof/coq_kernel.h"
 #include "approx/proof/coq_text.h"
 
@@ -16,9 +17,9 @@ namespace {
 
 /// Places are multiples of 2^-kPointBits (place_bits in Continuum.v).
 constexpr int kPointBits = 70;
-/// |x| from which there is one cell for all the rest; Continuum.v's tails begin at 4, which leaves room for
-/// half an ulp.
-constexpr double kTail = 4.5;
+/// From so far beyond where Continuum.v's tails begin there is one cell for all the rest: half an ulp has
+/// room between.
+constexpr double kBeyondTail = 0.5;
 /// Several y share a cell only if this part of T is not used up, which is more than the intervals' ends are
 /// off.
 constexpr double kShared = 1 - 0x1p-20;
@@ -31,9 +32,9 @@ struct Cell {
 };
 
 /// places() of one side.
-std::vector<std::string> places_of(const BackwardModel& model, const Composite& composite,
+std::vector<std::string> places_of(const BackwardModel& model, const Composite& composite, double tail,
                                    const std::vector<StorageInterval>& intervals, bool right) {
-  const auto tail_y = static_cast<double>(composite.value_at(Real(right ? kTail : -kTail)));
+  const auto tail_y = static_cast<double>(composite.value_at(Real(right ? tail : -tail)));
   std::vector<std::string> found{"star"};
   Cell cell{INFINITY, -INFINITY, INFINITY, -INFINITY};
   const StorageInterval* last = nullptr;
@@ -65,7 +66,9 @@ std::array<std::vector<std::string>, 2> places(const Fit& backward) {
   const auto& model = *backward.as<BackwardModel>();
   const Composite composite(activation_from_expression(backward.function));
   const std::vector<StorageInterval> intervals = storage_intervals(composite, model.format);
-  return {places_of(model, composite, intervals, false), places_of(model, composite, intervals, true)};
+  const double tail = known(backward.function).tail_place() + kBeyondTail;
+  return {places_of(model, composite, tail, intervals, false),
+          places_of(model, composite, tail, intervals, true)};
 }
 
 WitnessScript reals_script(const Fit& backward, const std::vector<std::string>& ascending, bool right) {
@@ -85,7 +88,7 @@ WitnessScript reals_script(const Fit& backward, const std::vector<std::string>& 
               "  intros x A B M V. apply check_places_correct with bf16_least {6} ({4}) places;\n"
               "    [exact bf16_least_sound|reflexivity|reflexivity|repeat split; discriminate|discriminate|\n"
               "    vm_cast_no_check (eq_refl true)|exact A|exact B|exact M|exact V].\nQed.\n",
-              backward.name, right ? "right" : "left", known_activation(backward.function)->module,
+              backward.name, right ? "right" : "left", known(backward.function).module,
               fmt::join(ascending.begin() + 1, ascending.end(), ";\n  "), ascending.front(), ascending.back(),
               right, format),
           0, model.kT, 'T'};

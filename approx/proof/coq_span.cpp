@@ -81,7 +81,7 @@ struct Slack {
 class SpanWriter {
  public:
   explicit SpanWriter(const Fit& subject)
-      : fit(subject), model(*fit.as<BackwardModel>()), of_(*known_activation(fit.function)) {
+      : fit(subject), model(*fit.as<BackwardModel>()), of_(known(fit.function)) {
     const Composite composite(activation_from_expression(fit.function));
     x_star_ = composite.x_star().mid(), y_star_ = composite.y_star().mid();
     constant_ = Real(static_cast<double>(model.kYHi)) + Real(static_cast<double>(model.kYLo));
@@ -120,7 +120,7 @@ class SpanWriter {
   [[nodiscard]] std::string cases(const std::vector<Span>& spans) const;
   [[nodiscard]] std::string apart(int numeral, bool m) const;
 
-  const KnownActivation& of_;
+  const KnownActivation of_;
   Real x_star_, y_star_, constant_;  ///< constant: what stands for y*
   Real z_low_, z_high_;  ///< both lie between these
   Real k_ = 0;  ///< what K is at s = 1
@@ -432,7 +432,7 @@ Proof.
 
 bool has_spans(const Fit& fit) {
   const auto* m = fit.as<BackwardModel>();
-  return is_described(fit) && m->format == Format::f32 && m->kHasRight && !m->of_product();
+  return is_described(fit) && m->format == Format::f32 && m->kHasLeft && m->kHasRight && !m->of_product();
 }
 
 Groups span_scripts(const Fit& fit, const std::string& path) {

@@ -50,56 +50,6 @@ inline std::string held_coordinate_of(const Piece& piece, float y_max) {
   return in_s(piece) ? "root_of (" + held + ")" : held;
 }
 
-/// What the logistic function is of in GELU's tanh form, with its derivatives.
-struct Argument {
-  Real value, slope, curve;
-};
-inline Argument tanh_gelu_argument(const Real& x) {
-  const Real scale = 2 * sqrt(1 / (2 * atan(Real(1)))), cubic = Real(44715) / 1000000;
-  return {scale * (x + cubic * x * x * x), scale * (1 + 3 * cubic * x * x), scale * 6 * cubic * x};
-}
-
-/// An activation f x = x Phi x that the library has: MODULE.v and MODULESeries.v are of it alone.
-struct KnownActivation {
-  const char* module;
-  std::string_view function;
-  double tail;  ///< where the theorems about its tails begin
-  Real (*cdf)(const Real&), (*density)(const Real&);  ///< Phi and its derivative phi
-  Real (*curve)(const Real&);  ///< f'' x / phi x
-};
-inline const KnownActivation kKnownActivations[] = {
-    {"Gelu", "x*normal_cdf(x)", 1.75, [](const Real& x) { return normal_cdf(x); },
-     [](const Real& x) { return Real(exp(-x * x / 2) / sqrt(8 * atan(Real(1)))); },
-     [](const Real& x) { return Real(2 - x * x); }},
-    {"Silu", "x*sigmoid(x)", 2.5, [](const Real& x) { return sigmoid(x); },
-     [](const Real& x) { return Real(sigmoid(x) * sigmoid(Real(-x))); },
-     [](const Real& x) { return Real(2 + x * (1 - 2 * sigmoid(x))); }},
-    {"TanhGelu", "x*sigmoid(2*sqrt(2/pi)*(x+0.044715*x^3))", 2,
-     [](const Real& x) { return sigmoid(tanh_gelu_argument(x).value); },
-     [](const Real& x) {
-       const Argument w = tanh_gelu_argument(x);
-       return Real(w.slope * sigmoid(w.value) * sigmoid(Real(-w.value)));
-     },
-     [](const Real& x) {
-       const Argument w = tanh_gelu_argument(x);
-       return Real(2 + x * (w.curve / w.slope + w.slope * (1 - 2 * sigmoid(w.value))));
-     }},
-};
-/// Null for another function.
-inline const KnownActivation* known_activation(std::string_view function) {
-  for (const KnownActivation& known : kKnownActivations) {
-    if (known.function == function) return &known;
-  }
-  return nullptr;
-}
-/// What is missing of it.
-inline std::string no_theory_of(const std::string& function) {
-  std::string files;
-  for (const KnownActivation& known : kKnownActivations)
-    files += fmt::format("{}{}.v for {}", files.empty() ? "" : ", ", known.module, known.function);
-  return fmt::format("Coq's library (approx/proof/coq) has no file for {}, only {}", function, files);
-}
-
 /// Precision and exponent range of a format as Format.v has them.
 struct Shape {
   explicit Shape(Format format)

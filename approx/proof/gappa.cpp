@@ -231,7 +231,7 @@ double end_of_table(const BackwardModel& model) {
 
 std::vector<Case> cases_of(const BackwardModel& model, const Piece& piece) {
   if (piece.coordinate != Coordinate::signed_root)
-    return {{"", "The coordinate is y itself.", piece.v_lo, piece.v_hi, false, {}, {}}};
+    return {{"", "The coordinate is y itself.", piece.v_lo, model.greatest_y(piece), false, {}, {}}};
   std::vector<Case> cases;
   const float first = above_floor(model);
   const double root_of_floor = std::sqrt(static_cast<double>(model.kTMin));

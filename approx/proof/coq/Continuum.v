@@ -235,11 +235,11 @@ Definition on_side (p : place) : bool :=
     match mask_left (Float radix2 (- k) (- place_bits)) with Some m => Bool.eqb m mask | None => false end
   end.
 
-(* Beyond -4 and 4 the theorems about the tails hold. *)
+(* Beyond - tail_place and tail_place the theorems about the tails hold. *)
 Definition far (p q : place) : bool :=
   match p, q with
-  | far_left, point k => k <=? - 2 ^ (place_bits + 2)
-  | point k, far_right => 2 ^ (place_bits + 2) <=? k
+  | far_left, point k => k <=? - (tail_place * 2 ^ place_bits)
+  | point k, far_right => tail_place * 2 ^ place_bits <=? k
   | far_left, _ | _, far_right => false
   | _, _ => true
   end.
@@ -377,7 +377,9 @@ Lemma far_correct p q x : far p q = true -> after p x -> before q x ->
   | _, _ => True
   end.
 Proof.
-  assert (F : F2R (Float radix2 (2 ^ (place_bits + 2)) (- place_bits)) = 4%R) by (unfold F2R; simpl; lra).
+  assert (F : F2R (Float radix2 (tail_place * 2 ^ place_bits) (- place_bits)) = IZR tail_place)
+    by (unfold F2R, tail_place; simpl; lra).
+  assert (R : (tail <= IZR tail_place)%R) by (unfold tail_place; lra).
   intros H A B. destruct p as [|k| |], q as [|k'| |]; try discriminate; trivial;
     cbn [far after before location] in *; apply Z.leb_le, (F2R_le radix2 _ _ (- place_bits)) in H.
   - rewrite F2R_Zopp, F in H. split; [|now exists k']. apply left_tail; trivial. lra.

@@ -201,8 +201,9 @@ Proof.
   - unfold f'. pose proof (phi_pos x). pose proof (Phi_within x). nra.
 Qed.
 
-(* Where the tails begin. A notation, so that lra sees the number. *)
+(* Where the tails begin, as a notation, so that lra sees the number; and an integer beyond it. *)
 Notation tail := (7 / 4).
+Definition tail_place := 4%Z.
 
 Lemma f''_negative_far t : t <= - tail -> f'' t < 0.
 Proof. intros H. apply f''_negative. nra. Qed.

@@ -170,8 +170,8 @@ Ltac prove_sound := apply sound; [reflexivity|discriminate|unfold phi; interval 
    rest of f t has to be seen to be positive. *)
 Definition bf16_least := enclosing_by 144 8896710144153107311007564246272276034474882
   8896710144153107311007564246272276034474883 500 14 137.
-Definition bf16_to_4 := enclosing_by 72 1883951653567309427775 1883951653567309427776 500 14 137.
-Definition bf16_from_4 := enclosing_by 240
+Definition bf16_near := enclosing_by 72 1883951653567309427775 1883951653567309427776 500 14 137.
+Definition bf16_far := enclosing_by 240
   704869997143266487884552325069224937446962560753387647160131400038351459
   704869997143266487884552325069224937446962560753387647160131400038351460 500 14 137.
 (* f16, where half the least number is 2^-25. *)
@@ -179,9 +179,9 @@ Definition f16_all := enclosing_by 64 7359186146747302452 7359186146747302453 50
 
 Lemma bf16_least_sound : sound_enclosing bf16_least.
 Proof. prove_sound. Qed.
-Lemma bf16_to_4_sound : sound_enclosing bf16_to_4.
+Lemma bf16_near_sound : sound_enclosing bf16_near.
 Proof. prove_sound. Qed.
-Lemma bf16_from_4_sound : sound_enclosing bf16_from_4.
+Lemma bf16_far_sound : sound_enclosing bf16_far.
 Proof. prove_sound. Qed.
 Lemma f16_all_sound : sound_enclosing f16_all.
 Proof. prove_sound. Qed.

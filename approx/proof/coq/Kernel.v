@@ -1,6 +1,6 @@
 (* The fp32 kernel that computes f' x from y and the branch bit, as kernels/eval.h has it (evaluate_backward,
-   over the operations of FloatOps), for headers with a mask, a left segment, centred rows and Horner's
-   scheme, without break points or second words. It computes with the standard library's SpecFloat, so that
+   over the operations of FloatOps), for headers with a mask, centred rows and Horner's scheme, without break
+   points or second words. It computes with the standard library's SpecFloat, so that
    Coq can run it.
 
    What SpecFloat has are add, subtract, multiply and square root; proven here is that its subtraction and
@@ -59,9 +59,11 @@ Definition octave_row (z : spec_float) (fraction_bits knee base first_row rows :
 (* ---- The kernel ------------------------------------------------------------------------------ *)
 
 (* The members of a generated header that the kernel reads, with their names there; right_s is infinity where
-   there is no right segment. A row is its centre, c0, c1, ... *)
+   there is no right segment. Without a left one left_y is infinity, with one s_min is minus infinity. A row
+   is its centre, c0, c1, ... *)
 Record header := {
-  rows : Z; y_hi : spec_float; y_lo : spec_float; t_min : spec_float; y_max : spec_float;
+  rows : Z; y_hi : spec_float; y_lo : spec_float; t_min : spec_float; s_min : spec_float;
+  y_max : spec_float;
   index_scale : spec_float; index_bias : spec_float;
   right_s : spec_float;
   left_y : spec_float; left_bits : Z; left_row : Z; left_knee : Z; left_base : Z;
@@ -78,7 +80,7 @@ Definition evaluate_coordinate (h : header) (y : spec_float) (m : bool) : spec_f
   let t := sub y (y_hi h) in
   let t := if SFeqb (y_lo h) (S754_zero false) then t else sub t (y_lo h) in
   let r := sqrt32 (at_least t (t_min h)) in
-  if m then r else SFopp r.
+  at_least (if m then r else SFopp r) (s_min h).
 
 (* At a y that is held at y_max. *)
 Definition evaluate_held (h : header) (y : spec_float) (m : bool) : spec_float :=
@@ -91,6 +93,14 @@ Definition evaluate_held (h : header) (y : spec_float) (m : bool) : spec_float :
       else y).
 Definition evaluate_backward (h : header) (y : spec_float) (m : bool) : spec_float :=
   evaluate_held h (at_most y (y_max h)) m.
+
+(* Coordinates are not held at s_min. *)
+Definition is_unheld (h : header) : bool :=
+  match s_min h with S754_infinity true => true | _ => false end.
+Lemma unheld h a : is_unheld h = true -> at_least a (s_min h) = a.
+Proof.
+  unfold is_unheld. destruct (s_min h) as [|[]| |]; try discriminate. now destruct a as [|[]| |[]].
+Qed.
 
 (* The fp32 number of a bit pattern of a format that is not wider. *)
 Definition of_pattern (prec emax pattern : Z) : spec_float :=

@@ -386,7 +386,7 @@ Fixpoint all_x_fit (fuel : nat) (p q : place) (a b : pair * pair) : bool :=
 Definition sane : bool :=
   forallb is_fp32 [y_hi h; y_lo h; t_min h; y_max h; index_scale h; index_bias h; left_y h] &&
   forallb (forallb is_fp32) (table h) && (left_bits h <=? 23) && less (left_y h) (S754_zero false) &&
-  match right_s h with S754_infinity false => true | _ => false end.
+  is_unheld h && match right_s h with S754_infinity false => true | _ => false end.
 
 (* All x between two places. *)
 Definition check_between (p q : place) : bool :=
@@ -407,10 +407,10 @@ Definition is_within (slope : pair) (g : spec_float) : Prop := forall d, between
 Lemma sane_parts :
   forallb is_fp32 [y_hi h; y_lo h; t_min h; y_max h; index_scale h; index_bias h; left_y h] = true /\
   forallb (forallb is_fp32) (table h) = true /\ (left_bits h <=? 23) = true /\
-  less (left_y h) (S754_zero false) = true.
+  less (left_y h) (S754_zero false) = true /\ is_unheld h = true.
 Proof.
   pose proof is_sane as S. unfold sane in S. apply andb_prop in S as [S _].
-  do 3 (apply andb_prop in S as [S ?]). now repeat split.
+  do 4 (apply andb_prop in S as [S ?]). now repeat split.
 Qed.
 
 (* There is no right segment. *)
@@ -461,7 +461,7 @@ Qed.
 Lemma coordinate_span_correct y v a w : coordinate_span y = Some v -> inside y w -> stands_for 24 128 a w ->
   exists x, stands_for 24 128 (evaluate_coordinate h a mask) x /\ inside v x.
 Proof.
-  unfold coordinate_span, evaluate_coordinate. intros H Y A.
+  unfold coordinate_span, evaluate_coordinate. cbv zeta. rewrite unheld by apply sane_parts. intros H Y A.
   destruct (sub_span y (y_hi h)) as [t|] eqn:S; [|discriminate].
   destruct (sub_span_correct _ _ _ _ _ _ S (constants (y_hi h) ltac:(simpl; tauto)) Y A) as (w1 & A1 & Y1).
   assert (E : exists t' w2,
@@ -656,7 +656,7 @@ End Check.
 (* ---- The whole line -------------------------------------------------------------------------- *)
 
 (* Where the tails begin, in units of 2^-place_bits: f' is at its limits there, as far as matters here. *)
-Definition outer : Z := 2 ^ (place_bits + 4).
+Definition outer : Z := tail_place * 2 ^ (place_bits + 2).
 
 Definition check_line (c : enclosing) (h : header) (T relative absolute : dyadic) : bool :=
   let check := check_between c h T relative absolute in

@@ -130,7 +130,7 @@ Definition constants_fit : bool :=
   let small a := is_fp32 a && (size a <=? 7)%Z in
   forallb small [y_hi h; y_lo h; t_min h; y_max h; index_scale h; left_y h; right_s h] &&
   is_fp32 (index_bias h) && (size (index_bias h) <=? 60)%Z && negb (SFeqb (y_lo h) (S754_zero false)) &&
-  less_equal (S754_zero false) (t_min h) && less_equal (S754_zero false) (index_scale h).
+  less_equal (S754_zero false) (t_min h) && less_equal (S754_zero false) (index_scale h) && is_unheld h.
 
 Hypothesis constants : constants_fit = true.
 
@@ -141,9 +141,11 @@ Lemma constants_are : (forall a, In a [y_hi h; y_lo h; t_min h; y_max h; index_s
     -> stands_for 24 128 a (value a) /\ Rabs (value a) <= bpow radix2 7) /\
   stands_for 24 128 (index_bias h) (value (index_bias h)) /\
   Rabs (value (index_bias h)) <= bpow radix2 60 /\
-  SFeqb (y_lo h) (S754_zero false) = false /\ 0 <= value (t_min h) /\ 0 <= value (index_scale h).
+  SFeqb (y_lo h) (S754_zero false) = false /\ is_unheld h = true /\
+  0 <= value (t_min h) /\ 0 <= value (index_scale h).
 Proof.
   pose proof constants as C. unfold constants_fit in C. cbv zeta in C.
+  apply andb_prop in C as [C U].
   apply andb_prop in C as [C I]. apply andb_prop in C as [C M]. apply andb_prop in C as [C L].
   apply andb_prop in C as [C B]. apply andb_prop in C as [C N]. rewrite forallb_forall in C.
   assert (All : forall a, In a [y_hi h; y_lo h; t_min h; y_max h; index_scale h; left_y h; right_s h] ->
@@ -151,7 +153,7 @@ Proof.
   { intros a A. specialize (C a A). apply andb_prop in C as [F S]. split. now apply is_fp32_value.
     apply within_size. now apply Z.leb_le. }
   split; [exact All|]. split; [now apply is_fp32_value|]. split; [apply within_size; now apply Z.leb_le|].
-  split; [now apply negb_true_iff|].
+  split; [now apply negb_true_iff|]. split; [exact U|].
   split; [apply (less_equal_values _ _ _ _ (zero_stands false)) with (2 := M)|
     apply (less_equal_values _ _ _ _ (zero_stands false)) with (2 := I)]; apply All; simpl; tauto.
 Qed.
@@ -195,14 +197,14 @@ Lemma coordinate_stands y v m : stands_for 24 128 y v -> Rabs v <= bpow radix2 7
   stands_for 24 128 (evaluate_coordinate h y m) (coordinate_fp32 m v) /\
   Rabs (coordinate_fp32 m v) <= bpow radix2 9.
 Proof.
-  intros Y B T. destruct constants_are as (C & _ & _ & N & T0 & _).
+  intros Y B T. destruct constants_are as (C & _ & _ & N & U & T0 & _).
   destruct (square_stands y v Y B) as [S SB].
   destruct (C (t_min h)) as [TS _]; [simpl; tauto|].
   assert (R : Rabs (sqrt (square_fp32 v)) <= bpow radix2 9).
   { rewrite Rabs_pos_eq by apply sqrt_pos. rewrite Rabs_pos_eq in SB by lra.
     rewrite <- (sqrt_square (bpow radix2 9)) by apply bpow_ge_0. apply sqrt_le_1_alt.
     apply Rle_trans with (1 := SB). simpl. lra. }
-  unfold evaluate_coordinate. cbv zeta. rewrite N. fold (square_of y). unfold at_least.
+  unfold evaluate_coordinate. cbv zeta. rewrite unheld, N by exact U. fold (square_of y). unfold at_least.
   rewrite (less_stands _ _ _ _ S TS), Rlt_bool_false by exact T.
   assert (Q : stands_for 24 128 (sqrt32 (square_of y)) (fp32 (sqrt (square_fp32 v))))
     by (apply sqrt_nearest; trivial; lra).
@@ -226,7 +228,7 @@ Lemma position_between m a v b : a <= v <= b ->
   Rmin (position_fp32 m a) (position_fp32 m b) <= position_fp32 m v
     <= Rmax (position_fp32 m a) (position_fp32 m b).
 Proof.
-  intros [A B]. destruct constants_are as (_ & _ & _ & _ & _ & S). set (k := value (index_scale h)) in *.
+  intros [A B]. destruct constants_are as (_ & _ & _ & _ & _ & _ & S). set (k := value (index_scale h)) in *.
   pose proof (coordinate_rises a v A) as P. pose proof (coordinate_rises v b B) as Q.
   pose proof (Rmult_le_compat_r k _ _ S P). pose proof (Rmult_le_compat_r k _ _ S Q).
   assert (M : forall v w, coordinate_fp32 m v * k <= coordinate_fp32 m w * k ->

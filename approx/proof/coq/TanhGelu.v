@@ -107,8 +107,9 @@ Proof.
     argument'_rises z x).
 Qed.
 
-(* Where the tails begin. A notation, so that lra sees the number. *)
+(* Where the tails begin, as a notation, so that lra sees the number; and an integer beyond it. *)
 Notation tail := 2.
+Definition tail_place := 4%Z.
 
 Lemma f''_negative_far t : t <= - tail -> f'' t < 0.
 Proof.

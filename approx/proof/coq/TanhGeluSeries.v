@@ -94,8 +94,8 @@ Ltac prove_sound := apply sound; [discriminate|discriminate|split; interval with
 (* bf16, whose least number is 2^-133; from t = 11 on, f (-t) is nearer to 0 than half of it. *)
 Definition bf16_least := enclosing_by 144 37315506944461954606988270748396792460502138
   37315506944461954606988270748396792460502139 500 11 137.
-Definition bf16_to_4 := enclosing_by 72 7901865956363980202155 7901865956363980202156 500 11 137.
-Definition bf16_from_4 := enclosing_by 240
+Definition bf16_near := enclosing_by 72 7901865956363980202155 7901865956363980202156 500 11 137.
+Definition bf16_far := enclosing_by 240
   2956439048497991203200129355247150432033544856418176822034327771706457680
   2956439048497991203200129355247150432033544856418176822034327771706457681 500 11 137.
 (* f16, where half the least number is 2^-25. *)
@@ -103,9 +103,9 @@ Definition f16_all := enclosing_by 64 30866663892046797664 30866663892046797665 
 
 Lemma bf16_least_sound : sound_enclosing bf16_least.
 Proof. prove_sound. Qed.
-Lemma bf16_to_4_sound : sound_enclosing bf16_to_4.
+Lemma bf16_near_sound : sound_enclosing bf16_near.
 Proof. prove_sound. Qed.
-Lemma bf16_from_4_sound : sound_enclosing bf16_from_4.
+Lemma bf16_far_sound : sound_enclosing bf16_far.
 Proof. prove_sound. Qed.
 Lemma f16_all_sound : sound_enclosing f16_all.
 Proof. prove_sound. Qed.

@@ -1,18 +1,21 @@
-// Coq has the deployed kernels of GELU, its tanh form and SiLU, and accepts what is claimed of them over one
+// Coq has the deployed kernels of GELU, its tanh form and Swish, and accepts what is claimed of them over one
 // binade of bf16 but nothing that is a little wrong; exhaustively, over every number of bf16 and of f16. Coq
 // also has what the kernels of norms do with one channel, and their limits; and the kernels of gated pairs.
 #include "approx/proof/coq_kernel.h"
 
 #include "approx/function/composite.h"
 #include "approx/function/format.h"
+#include "approx/proof/coq_activation.h"
 #include "approx/proof/coq_check.h"
 #include "approx/proof/coq_product.h"
 #include "approx/proof/coq_reals.h"
 #include "approx/proof/coq_text.h"
 #include "approx/proof/witness.h"
+#include "approx/search/own_fit.h"
 #include "kernels/eval.h"
 #include "kernels/generated/gelu_bf16.h"
 #include "kernels/generated/gelu_bf16_product.h"
+#include "kernels/generated/gelu_bf16_stored.h"
 #include "kernels/generated/gelu_f16.h"
 #include "kernels/generated/gelu_f16_product.h"
 #include "kernels/generated/gelu_forward_bf16.h"
@@ -23,6 +26,8 @@
 #include "kernels/generated/gelu_tanh_f16_product.h"
 #include "kernels/generated/gelu_tanh_forward_bf16.h"
 #include "kernels/generated/gelu_tanh_forward_f16.h"
+#include "kernels/generated/quick_gelu_bf16.h"
+#include "kernels/generated/quick_gelu_forward_bf16.h"
 #include "kernels/generated/silu_bf16.h"
 #include "kernels/generated/silu_bf16_product.h"
 #include "kernels/generated/silu_f16.h"
@@ -176,6 +181,8 @@ const Compiled<kernels::BF16, generated::GeluTanhBf16, generated::GeluTanhForwar
 const Compiled<kernels::F16, generated::GeluTanhF16, generated::GeluTanhForwardF16> kGeluTanhF16{Format::f16};
 const Compiled<kernels::BF16, generated::SiluBf16, generated::SiluForwardBf16> kSiluBf16{Format::bf16};
 const Compiled<kernels::F16, generated::SiluF16, generated::SiluForwardF16> kSiluF16{Format::f16};
+const Compiled<kernels::BF16, generated::QuickGeluBf16, generated::QuickGeluForwardBf16> kQuickGeluBf16{
+    Format::bf16};
 
 std::string same_hashes(const std::string& activation, const std::string& format, int step, int count,
                         std::uint64_t results, std::uint64_t outputs) {
@@ -194,7 +201,7 @@ std::string same_hashes(const std::string& activation, const std::string& format
 /// An activation's binade in bf16 where the worst error of all is, next to y*: absolute values first <= n <
 /// last.
 struct Binade {
-  std::string activation, module;
+  std::string activation;
   int first, last;
   double x_star;
   long double (*cdf)(long double);
@@ -203,22 +210,25 @@ struct Binade {
 };
 const long double kLongPi = std::acos(-1.0L), kTanhScale = 2 * std::sqrt(2 / kLongPi);
 const Binade kBinades[] = {
-    {"gelu", "Gelu", 126 << 7, 127 << 7, -0.7517,
-     [](long double x) { return std::erfc(-x * std::sqrt(0.5L)) / 2; },
+    {"gelu", 126 << 7, 127 << 7, -0.7517, [](long double x) { return std::erfc(-x * std::sqrt(0.5L)) / 2; },
      [](long double x, long double) { return std::exp(-x * x / 2) / std::sqrt(2 * kLongPi); },
      [](int step, int count) { return kGeluBf16.hash_of_results(step, count); },
      [](int step, int count) { return kGeluBf16.hash_of_outputs(step, count); }},
-    {"gelu_tanh", "TanhGelu", 126 << 7, 127 << 7, -0.7525,
+    {"gelu_tanh", 126 << 7, 127 << 7, -0.7525,
      [](long double x) { return 1 / (1 + std::exp(-kTanhScale * (x + 0.044715L * x * x * x))); },
      [](long double x, long double cdf) {
        return kTanhScale * (1 + 3 * 0.044715L * x * x) * cdf * (1 - cdf);
      },
      [](int step, int count) { return kGeluTanhBf16.hash_of_results(step, count); },
      [](int step, int count) { return kGeluTanhBf16.hash_of_outputs(step, count); }},
-    {"silu", "Silu", 127 << 7, 128 << 7, -1.2784, [](long double x) { return 1 / (1 + std::exp(-x)); },
+    {"silu", 127 << 7, 128 << 7, -1.2784, [](long double x) { return 1 / (1 + std::exp(-x)); },
      [](long double, long double cdf) { return cdf * (1 - cdf); },
      [](int step, int count) { return kSiluBf16.hash_of_results(step, count); },
      [](int step, int count) { return kSiluBf16.hash_of_outputs(step, count); }},
+    {"quick_gelu", 126 << 7, 127 << 7, -0.7511, [](long double x) { return 1 / (1 + std::exp(-1.702L * x)); },
+     [](long double, long double cdf) { return 1.702L * cdf * (1 - cdf); },
+     [](int step, int count) { return kQuickGeluBf16.hash_of_results(step, count); },
+     [](int step, int count) { return kQuickGeluBf16.hash_of_outputs(step, count); }},
 };
 
 /// The theorem of that binade, from a covered_script() file.
@@ -292,10 +302,11 @@ std::vector<std::string> in_binade(const Binade& of, const std::vector<std::stri
 class CoqBinade : public CoqKernel, public testing::WithParamInterface<Binade> {};
 
 TEST_P(CoqBinade, NightlyIsAcceptedAndNothingALittleWrong) {
-  const auto& [activation, module, kFirst, kLast, x_star, cdf, density, results_of, outputs_of] = GetParam();
-  for (const Checked& file : compile_library(kCoqSources, folder_.string(), kLongest, module, true))
-    ASSERT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
+  const auto& [activation, kFirst, kLast, x_star, cdf, density, results_of, outputs_of] = GetParam();
   Fit fit = committed(activation + "_bf16");
+  const KnownActivation subject = known(fit.function);
+  for (const Checked& file : compile_library(kCoqSources, folder_.string(), kLongest, subject, true))
+    ASSERT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
   const Fit forward = committed(activation + "_forward_bf16");
   ASSERT_TRUE(accepts(kernel_script(fit, "")));
   ASSERT_TRUE(accepts(kernel_script(forward, "")));
@@ -359,8 +370,8 @@ TEST_P(CoqBinade, NightlyIsAcceptedAndNothingALittleWrong) {
   // The branch bit read the other way round.
   ASSERT_TRUE(accepts("Kernel.v", with(kernels::read_file(kCoqSources + "Kernel.v"),
                                        "if m then r else SFopp r", "if m then SFopp r else r")));
-  for (const std::string& name :
-       {std::string("Exhaustion"), std::string("Forward"), module + "Series", std::string("Continuum")})
+  for (const std::string& name : {std::string("Exhaustion"), std::string("Forward"),
+                                  subject.module + "Series", std::string("Continuum")})
     ASSERT_TRUE(accepts(name + ".v", kernels::read_file(kCoqSources + name + ".v")));
   ASSERT_TRUE(accepts(kernel_script(fit, "")));
   ASSERT_TRUE(accepts(kernel_script(forward, "")));
@@ -371,13 +382,35 @@ TEST_P(CoqBinade, NightlyIsAcceptedAndNothingALittleWrong) {
 INSTANTIATE_TEST_SUITE_P(Of, CoqBinade, testing::ValuesIn(kBinades),
                          [](const auto& of) { return of.param.activation; });
 
+/// Without a left segment, coordinates are held at s_min.
+TEST_F(CoqKernel, NightlyHoldsCoordinatesWhereThereIsNoLeftSegment) {
+  const Fit fit = committed("gelu_bf16_stored");
+  for (const Checked& file :
+       compile_library(kCoqSources, folder_.string(), kLongest, known(fit.function), false))
+    ASSERT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
+  constexpr int kStep = 7, kCount = 65536 / kStep;
+  const Compiled<kernels::BF16, generated::GeluBf16Stored, void> compiled{Format::bf16};
+  const std::string same = fmt::format(
+      "From Coq Require Import ZArith.\nFrom Outgrad Require Import Kernel gelu_bf16_stored_kernel.\n"
+      "Open Scope Z_scope.\nLemma same : hash_of_results kernel 8 128 0 {0} {1} = {2}.\n"
+      "Proof. vm_cast_no_check (eq_refl {2}). Qed.\n",
+      kStep, kCount, compiled.hash_of_results(kStep, kCount));
+  WitnessScript kernel = kernel_script(fit, "");
+  ASSERT_TRUE(accepts(kernel));
+  EXPECT_TRUE(accepts("Same.v", same));
+  const size_t held = kernel.text.find("s_min := ") + 9;
+  kernel.text.replace(held, kernel.text.find(';', held) - held, "S754_infinity true");
+  ASSERT_TRUE(accepts(kernel));
+  EXPECT_TRUE(refuses("Same.v", same, kUnequal));
+}
+
 TEST(CoqKernelScripts, AreForTheKernelsThatTheLibraryHas) {
   for (const char* const name : {"gelu_f32", "mish_bf16", "gelu_bf16_oracle", "gelu_forward"}) {
     EXPECT_THROW((void)kernel_script(committed(name), name), kernels::SpecError) << name;
   }
   // Every absolute value is in one of the files.
-  for (const std::string name :
-       {"gelu_bf16", "gelu_f16", "gelu_tanh_bf16", "gelu_tanh_f16", "silu_bf16", "silu_f16"}) {
+  for (const std::string name : {"gelu_bf16", "gelu_f16", "gelu_tanh_bf16", "gelu_tanh_f16", "silu_bf16",
+                                 "silu_f16", "quick_gelu_bf16", "quick_gelu_f16", "swish_bf16"}) {
     const Fit fit = committed(name),
               forward = committed(std::string(name).insert(name.rfind('_'), "_forward"));
     int next = 0;
@@ -442,7 +475,8 @@ std::uint64_t hash_of_channels(int count, bool divides) {
 }
 
 TEST_F(CoqKernel, NightlyHasOneChannelOfANorm) {
-  for (const Checked& file : compile_library(kCoqSources, folder_.string(), kLongest, "Silu", true))
+  for (const Checked& file :
+       compile_library(kCoqSources, folder_.string(), kLongest, known("x*sigmoid(x)"), true))
     ASSERT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
   static constexpr int kCount = 1000;
   const auto same = [](const std::string& format, std::uint64_t hash) {
@@ -544,7 +578,7 @@ TEST(CoqPairScripts, HaveTheBallOfTheHeaderAndAreForPairsAlone) {
 std::string near_minimum(const PairKernel& of, double t, double relative) {
   return fmt::format(
       "From Coq Require Import ZArith.\nFrom Flocq Require Import Core.\nFrom Outgrad Require Import Kernel "
-      "SiluSeries Continuum Product {0}_kernel.\nOpen Scope Z_scope.\n"
+      "SwishSeries Continuum Product {0}_kernel.\nOpen Scope Z_scope.\n"
       "Lemma near : check_between bf16_least kernel ({1}) ({2}) ({3}) true star (point (- 2 ^ place_bits)) = "
       "true.\nProof. vm_cast_no_check (eq_refl true). Qed.\n",
       of.name, dyadic(t), dyadic(relative), dyadic(of.absolute));
@@ -582,7 +616,8 @@ std::string same_pairs(const std::string& format, std::uint64_t hash) {
 }
 
 TEST_F(CoqKernel, NightlyHasAPairAndNothingALittleWrong) {
-  for (const Checked& file : compile_library(kCoqSources, folder_.string(), kLongest, "Silu", true))
+  for (const Checked& file :
+       compile_library(kCoqSources, folder_.string(), kLongest, known("x*sigmoid(x)"), true))
     ASSERT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
   EXPECT_TRUE(accepts("Same.v", same_pairs("8 128", hash_of_pairs<kernels::BF16>(kPairCount))));
   EXPECT_TRUE(accepts("Same.v", same_pairs("11 16", hash_of_pairs<kernels::F16>(kPairCount))));
@@ -622,7 +657,7 @@ TEST_F(CoqKernel, NightlyHasAPairAndNothingALittleWrong) {
   // The branch bit read the other way round.
   ASSERT_TRUE(accepts("Kernel.v", with(kernels::read_file(kCoqSources + "Kernel.v"),
                                        "if m then r else SFopp r", "if m then SFopp r else r")));
-  for (const char* const name : {"Exhaustion", "Forward", "SiluSeries", "Continuum", "NormChannel"})
+  for (const char* const name : {"Exhaustion", "Forward", "SwishSeries", "Continuum", "NormChannel"})
     ASSERT_TRUE(accepts(std::string(name) + ".v", kernels::read_file(kCoqSources + name + ".v")));
   EXPECT_TRUE(refuses("Product.v", product, kNoProof));
 }
@@ -637,11 +672,10 @@ class CoqKernelExhaustive : public CoqKernel {
     const Fit fit = committed(name), forward = committed(delivers);
     Groups groups = exhaustion_scripts(forward, fit, "");
     add(groups, reals_scripts(fit, ""));
-    const CheckedFit checked = check_all(groups, known_activation(fit.function)->module, kCoqSources,
-                                         folder_.string(), kLongest, 2, [](const Checked& file) {
-                                           EXPECT_EQ(file.outcome, Outcome::proven)
-                                               << file.file << ": " << file.output;
-                                         });
+    const CheckedFit checked = check_all(
+        groups, known(fit.function), kCoqSources, folder_.string(), kLongest, 2, [](const Checked& file) {
+          EXPECT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
+        });
     EXPECT_TRUE(checked.holds());
     std::vector<std::string> theorems;
     for (const Checked& file : checked.bounds) std::ranges::copy(file.theorems, std::back_inserter(theorems));
@@ -659,14 +693,27 @@ TEST_F(CoqKernelExhaustive, GeluTanhBf16) { prove("gelu_tanh", "bf16", kGeluTanh
 TEST_F(CoqKernelExhaustive, GeluTanhF16) { prove("gelu_tanh", "f16", kGeluTanhF16); }
 TEST_F(CoqKernelExhaustive, SiluBf16) { prove("silu", "bf16", kSiluBf16); }
 TEST_F(CoqKernelExhaustive, SiluF16) { prove("silu", "f16", kSiluF16); }
+TEST_F(CoqKernelExhaustive, QuickGeluBf16) { prove("quick_gelu", "bf16", kQuickGeluBf16); }
+
+TEST_F(CoqKernelExhaustive, AFunctionOfOnesOwn) {
+  const Fit fit = fit_own({"own", R"text("expression": "x*sigmoid(1.2*x)")text", Format::bf16}, 0).fit;
+  ASSERT_FALSE(fit.as<BackwardModel>()->kHasLeft);
+  const CheckedFit checked = check_all(reals_scripts(fit, ""), known(fit.function), kCoqSources,
+                                       folder_.string(), kLongest, 2, [](const Checked& file) {
+                                         EXPECT_EQ(file.outcome, Outcome::proven)
+                                             << file.file << ": " << file.output;
+                                       });
+  EXPECT_TRUE(checked.holds());
+  EXPECT_EQ(checked.bounds.back().theorems, (std::vector<std::string>{"own_T_reals"}));
+}
 
 class CoqPair : public CoqKernel, public testing::WithParamInterface<PairKernel> {};
 
 TEST_P(CoqPair, ExhaustiveIsProvenOverTheWholeLine) {
   const std::string name = GetParam().name;
   const Fit fit = committed(name);
-  const CheckedFit checked = check_all(product_scripts(fit, ""), known_activation(fit.function)->module,
-                                       kCoqSources, folder_.string(), kLongest, 2, [](const Checked& file) {
+  const CheckedFit checked = check_all(product_scripts(fit, ""), known(fit.function), kCoqSources,
+                                       folder_.string(), kLongest, 2, [](const Checked& file) {
                                          EXPECT_EQ(file.outcome, Outcome::proven)
                                              << file.file << ": " << file.output;
                                        });

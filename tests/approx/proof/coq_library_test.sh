@@ -59,6 +59,6 @@ accept() {
   echo "$activation: $(tr , '\n' <<<"$theorems" | wc -l) theorems, $(wc -l <<<"$used") assumptions"
 }
 
-accept Gelu 'Silu|TanhGelu'
-accept Silu 'Gelu|TanhGelu'
-accept TanhGelu 'Gelu|Silu'
+accept Gelu 'Swish|TanhGelu'
+accept Swish 'Gelu|TanhGelu'
+accept TanhGelu 'Gelu|Swish'

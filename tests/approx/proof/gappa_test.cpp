@@ -5,6 +5,7 @@
 #include "kernels/support/files.h"
 #include "tests/approx/shared.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -149,6 +150,22 @@ TEST_F(Gappa, ProvesARowInYOnTheRight) {
   model.kHasRight = true;
   piece.evaluation = certify_evaluation(model, piece);
   expect_proven(gappa_scripts(fit.name, model, piece));
+}
+
+/// y is held at y_max, whatever the row's own end was rounded to.
+TEST(GappaScripts, ReachToWhereYIsHeld) {
+  for (const char* const name : {"gelu_tanh_f32", "silu_f32", "gelu_f32_ulp"}) {
+    const Fit fit = committed(name);
+    const BackwardModel& model = *fit.as<BackwardModel>();
+    const Piece& last = model.pieces.at(static_cast<size_t>(model.kLeftRow) - 1);
+    ASSERT_EQ(last.coordinate, Coordinate::identity) << name;
+    ASSERT_TRUE(last.right_tail) << name;
+    EXPECT_LT(last.v_hi, static_cast<double>(model.kYMax)) << name;
+    const auto [integer, exponent] = integer_and_exponent(static_cast<double>(model.kYMax));
+    EXPECT_NE(gappa_scripts(name, model, last).at(0).text.find(fmt::format(", {}b{}] ->", integer, exponent)),
+              std::string::npos)
+        << name;
+  }
 }
 
 }  // namespace
