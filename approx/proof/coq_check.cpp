@@ -17,6 +17,8 @@
 #include <mutex>
 #include <ranges>
 #include <sstream>
+#include <string_view>
+#include <utility>
 
 namespace outgrad::approx::coq {
 namespace {
@@ -31,10 +33,12 @@ constexpr const char* kProbe =
     "Goal forall u, 0 <= u <= 1 -> u - u * u <= 3 / 10.\n"
     "Proof. intros u Hu. interval with (i_bisect u, i_taylor u, i_degree 3%nat, i_prec 30%positive). Qed.\n";
 constexpr double kProbeLimit = 300;
-/// To a proof of Gappa's from so many bytes on there may be a shorter one, which cuts the range of y into
-/// equal parts first.
+/// To a proof of Gappa's from so many bytes on there may be a shorter one, which cuts the range of y into so
+/// many equal parts first; to find one may take so many seconds.
 constexpr std::size_t kLongProof = std::size_t{1} << 18;
-constexpr const char *kCutAnywhere = " $ y;", *kCutEqually = " $ y in 64;";
+constexpr int kEqualParts[] = {4, 64, 3, 8};
+constexpr double kEqualPartsLimit = 10;
+constexpr std::string_view kDichotomy = " $ y;";
 /// The last file of _CoqProject that A, B and the ranges need; T needs some of those behind it, too.
 constexpr const char* kLastOfLibrary = "Index.v";
 
@@ -84,22 +88,27 @@ Checked compile(const WitnessScript& script, const std::string& folder, double l
   return checked;
 }
 
-/// Gappa's proof of a script for Coq, the shorter of two if it is long; `found`: what both took.
-Witnessed gappa_proof(const WitnessScript& script, const std::string& folder, double limit_s,
-                      Checked& found) {
-  const auto prove = [&](const std::string& name, const std::string& text) {
+/// Gappa's proof of a script for Coq; of several, if it is long, the shortest, with the time of all.
+Witnessed gappa_proof(const WitnessScript& script, const std::string& folder, double limit_s) {
+  const auto prove = [&](const std::string& name, const std::string& text, double limit) {
     kernels::write_file(folder + "/" + name, text);
-    Witnessed proof = prove_for_coq(folder + "/" + name, limit_s);
-    add(found, proof);
-    return proof;
+    return prove_for_coq(folder + "/" + name, limit);
   };
-  Witnessed proof = prove(script.name, script.text);
-  const size_t cut = script.text.rfind(kCutAnywhere);
-  if (!proof.proven || proof.output.size() < kLongProof || cut == std::string::npos) return proof;
-  std::string text = script.text;
-  text.replace(cut, std::string_view(kCutAnywhere).size(), kCutEqually);
-  Witnessed equally = prove(module_of(script.name) + ".equally.gappa", text);
-  return equally.proven && equally.output.size() < proof.output.size() ? equally : proof;
+  Witnessed shortest = prove(script.name, script.text, limit_s);
+  const size_t cut = script.text.rfind(kDichotomy);
+  if (!shortest.proven || shortest.output.size() < kLongProof || cut == std::string::npos) return shortest;
+  for (const int parts : kEqualParts) {
+    std::string text = script.text;
+    text.replace(cut, kDichotomy.size(), fmt::format(" $ y in {};", parts));
+    Witnessed other =
+        prove(fmt::format("{}.in_{}.gappa", module_of(script.name), parts), text, kEqualPartsLimit);
+    if (other.proven && other.output.size() < shortest.output.size()) std::swap(other, shortest);
+    shortest.seconds += other.seconds;
+    shortest.cpu_s += other.cpu_s;
+    shortest.peak_bytes = std::max(shortest.peak_bytes, other.peak_bytes);
+    if (shortest.output.size() < kLongProof) break;
+  }
+  return shortest;
 }
 
 /// A library that says something else than the committed one proves something else: a definition of f' that
@@ -216,7 +225,8 @@ Checked check(const WitnessScript& script, const std::string& folder, double lim
     return checked;
   }
   Checked found{script.name, 'B', script.row, script.claim};
-  const Witnessed proof = gappa_proof(script, folder, limit_s, found);
+  const Witnessed proof = gappa_proof(script, folder, limit_s);
+  add(found, proof);
   if (!proof.proven) return found;
   Checked checked = compile(evaluation_script(script, proof.output), folder, limit_s);
   checked.bound = 'B';

@@ -40,10 +40,12 @@ struct Span {
   const Piece* piece;
   bool right;
   int first, last;
+  bool at_star;  ///< the number next to y*
   [[nodiscard]] std::string side() const { return right ? "right" : "left"; }
 };
 
-/// Those of one side; the kernel's row is monotone in y.
+/// Those of one side; the kernel's row is monotone in y. `first`, next to y*, is a span of its own: K is what
+/// the constants change there, where over a row the slope would be known too little.
 std::vector<Span> spans_of(const BackwardModel& model, bool right, int first, int last) {
   const auto row_at = [&](int i) {
     return static_cast<int>(deployed_place(model, at_numeral(i), right).row);
@@ -51,13 +53,14 @@ std::vector<Span> spans_of(const BackwardModel& model, bool right, int first, in
   std::vector<Span> spans;
   while (first <= last) {
     const int row = row_at(first);
-    int inside = first, outside = last + 1;
+    const bool at_star = spans.empty();
+    int inside = first, outside = (at_star ? first : last) + 1;
     while (outside - 1 > inside) {
       const int middle = std::midpoint(inside, outside);
       (row_at(middle) == row ? inside : outside) = middle;
     }
     const auto piece = std::ranges::find(model.pieces, row, &Piece::row);
-    if (piece != model.pieces.end()) spans.push_back({&*piece, right, first, inside});
+    if (piece != model.pieces.end()) spans.push_back({&*piece, right, first, inside, at_star});
     first = outside;
   }
   return spans;
@@ -100,7 +103,7 @@ class SpanWriter {
   }
 
   [[nodiscard]] std::string name(const Span& s) const {
-    return fmt::format("{}_span_{}_{}", fit.name, s.piece->row, s.side());
+    return fmt::format("{}_span_{}_{}{}", fit.name, s.piece->row, s.at_star ? "star_" : "", s.side());
   }
   [[nodiscard]] WitnessScript script(const Span& s) const;
   [[nodiscard]] WitnessScript theorem() const;
@@ -127,7 +130,7 @@ class SpanWriter {
 };
 
 Slack SpanWriter::slack(const Span& s) const {
-  constexpr int kBits = 40, kFewBits = 10;
+  constexpr int kBits = 40, kFewBits = 20;
   const Real first = exactly(s.first), centre(static_cast<double>(s.piece->centre));
   Slack found{below(sqrt(first - constant_), kBits), below(sqrt(first - y_star_ - kStarError), kBits), 0, 0};
   for (const int end : {s.first, s.last}) {
@@ -261,8 +264,8 @@ Proof.
   intros Y V X M. assert (HI : value (y_hi kernel) = {y_hi}) by prove_value.
   assert (LO : value (y_lo kernel) = {y_lo}) by prove_value.
   apply within_at_most with ({a}.A + {b}.B + constants_error {low} {high} {t} {w} {slope} x).
-  2: {{ apply bound_at_coordinate; [rewrite X; rewrite first_value in V; unfold y_high|
-    unfold {a}.A, {b}.B|..]; lra. }}
+  2: {{ apply bound_at_coordinate;
+    [rewrite X; rewrite first_value in V; unfold y_high|unfold {a}.A, {b}.B..|]; lra. }}
   apply (coordinate_within kernel constants {row} centre c first last {a}.A {b}.B words
     ({y_hi}) ({y_lo}) {low} {high} {t} {w} {distance} {slope} {m}) with v;
     [vm_cast_no_check (eq_refl true)|vm_cast_no_check (eq_refl true)|..|exact Y|exact V|exact X|exact M|];

@@ -608,13 +608,18 @@ Proof.
   apply Rmin_glb; trivial. apply Rmult_le_pos; trivial. left. now apply Rinv_0_lt_compat, coordinate_apart.
 Qed.
 
+(* Where a is below AB, the constants may change more than K by the difference. *)
 Lemma bound_at_coordinate AB K k z z' t w J x a : y_high < f x -> a <= AB ->
-  J * ((z' - z) / (t + w)) <= K -> J * (z' - z) <= k -> a + constants_error z z' t w J x <= bound_at AB K k x.
+  a + J * ((z' - z) / (t + w)) <= AB + K -> J * (z' - z) <= k ->
+  a + constants_error z z' t w J x <= bound_at AB K k x.
 Proof.
-  intros H L D S. unfold bound_at, constants_error. apply Rplus_le_compat; trivial.
-  apply Rmin_glb; [eapply Rle_trans; [apply Rmin_l|exact D]|]. eapply Rle_trans; [apply Rmin_r|].
-  unfold Rdiv. rewrite <- Rmult_assoc. apply Rmult_le_compat_r; trivial. left.
-  now apply Rinv_0_lt_compat, coordinate_apart.
+  intros H L D S. unfold bound_at, constants_error.
+  assert (R : J * ((z' - z) / Rabs (coordinate x)) <= k / Rabs (coordinate x)).
+  { unfold Rdiv. rewrite <- Rmult_assoc. apply Rmult_le_compat_r; trivial. left.
+    now apply Rinv_0_lt_compat, coordinate_apart. }
+  pose proof (Rmin_l (J * ((z' - z) / (t + w))) (J * ((z' - z) / Rabs (coordinate x)))).
+  pose proof (Rmin_r (J * ((z' - z) / (t + w))) (J * ((z' - z) / Rabs (coordinate x)))).
+  unfold Rmin at 2. destruct Rle_dec; lra.
 Qed.
 
 Lemma within_at_most h m y x a b : within h m y x a -> a <= b -> within h m y x b.

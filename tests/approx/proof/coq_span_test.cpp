@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <map>
+#include <regex>
 #include <string>
 #include <utility>
 
@@ -77,6 +78,31 @@ TEST(CoqSpans, LeaveNoNumberOutAndAreOfOneRow) {
     }
     EXPECT_EQ(number_of(next[true] - 1), model.kYMax);
     EXPECT_EQ(next[false], 0);
+  }
+}
+
+/// J (z' - z) / (t + w) of a span in the coordinate, with the slope J: what the constants change there.
+double constants_error_of(const std::string& text) {
+  static const std::regex kNumber(R"(\((-?\d+)(?: / 2 \^ (\d+))?\))");
+  const size_t begin = text.find("constants_error (") + 16;
+  std::vector<double> numbers;
+  for (std::sregex_iterator i(text.begin() + static_cast<std::ptrdiff_t>(begin), text.end(), kNumber);
+       numbers.size() < 5; ++i)
+    numbers.push_back(std::ldexp(std::stod((*i)[1]), (*i)[2].matched ? -std::stoi((*i)[2]) : 0));
+  return numbers[4] * (numbers[1] - numbers[0]) / (numbers[2] + numbers[3]);
+}
+
+TEST(CoqSpans, ChangeNoMoreByTheConstantsThanThereIsRoomFor) {
+  for (const char* const name : kSpanFits) {
+    const Fit fit = committed(name);
+    for (const WitnessScript& script : span_scripts(fit, name).at(2)) {
+      if (script.text.find("constants_error (") != std::string::npos) {
+        const auto& model = *fit.as<BackwardModel>();
+        const auto row = std::ranges::find(model.pieces, script.row, &Piece::row);
+        EXPECT_LE(row->certified + row->evaluation + constants_error_of(script.text), model.kAB + model.kK)
+            << script.name;
+      }
+    }
   }
 }
 
