@@ -225,21 +225,27 @@ OUTGRAD_HD typename Ops::Value evaluate_backward(const Ops& ops, typename Ops::V
   return evaluate_backward(ops, Fit{}, kTable, y, m);
 }
 
-// p'(v - centre), where p is the polynomial of a centred row in Horner's scheme: p and its derivative by the
-// same coefficients, side by side.
+// f(x) and f'(x) of one x, or of several.
+template <class Value>
+struct ValueAndSlope {
+  Value f, slope;
+};
+
+// p(v - centre) and p'(v - centre), where p is the polynomial of a centred row in Horner's scheme: side by
+// side, by the same coefficients.
 template <class Ops, class TableView>
-OUTGRAD_HD typename Ops::Value evaluate_row_derivative(const Ops& ops, const TableView& table,
-                                                       const typename Ops::Row& row, int degree,
-                                                       const typename Ops::Value& v) {
+OUTGRAD_HD ValueAndSlope<typename Ops::Value> evaluate_row_and_slope(const Ops& ops, const TableView& table,
+                                                                     const typename Ops::Row& row, int degree,
+                                                                     const typename Ops::Value& v) {
   using Value = typename Ops::Value;
   const Value u = ops.sub(v, ops.lookup(table, row, 0));
-  Value p = ops.lookup(table, row, degree + 1), derivative = p;
+  Value p = ops.lookup(table, row, degree + 1), slope = p;
   OUTGRAD_UNROLL
   for (int word = degree; word >= 2; --word) {
     p = ops.fma(p, u, ops.lookup(table, row, word));
-    derivative = ops.fma(derivative, u, p);
+    slope = ops.fma(slope, u, p);
   }
-  return derivative;
+  return {ops.fma(p, u, ops.lookup(table, row, 1)), slope};
 }
 
 // f(x) for x < kTailX. The last word of a tail row is a power-of-two factor, so a subnormal result is rounded
@@ -375,7 +381,7 @@ OUTGRAD_HD typename Ops::Value evaluate_forward(const Ops& ops, typename Ops::Va
 // f'(x) of GELU for |x| > -kTailX. Left of it by the derivative of the tail's polynomials; right of it as 1 -
 // f'(-x), because there the core's polynomials follow f itself within an ulp that says little of f'.
 template <class Forward, class TailView>
-struct TailDerivativeBody {
+struct TailSlopeBody {
   const Forward& fit;
   const TailView& tail;
 
@@ -385,23 +391,36 @@ struct TailDerivativeBody {
     const Value v = ops.at_least(ops.signed_as(x, ops.constant(-1.0f)), ops.constant(fit.kXMin));
     const Value q = ops.fma(v, ops.constant(fit.kTailIndexScale), ops.constant(fit.kTailIndexBias));
     const typename Ops::Row row = ops.row_index(q, fit.kTailRows);
-    const Value left = ops.mul(evaluate_row_derivative(ops, tail, row, fit.kTailDegree, v),
+    const Value left = ops.mul(evaluate_row_and_slope(ops, tail, row, fit.kTailDegree, v).slope,
                                ops.lookup(tail, row, fit.kTailDegree + 2));
     return ops.select(ops.less(x, ops.constant(0.0f)), left, ops.sub(ops.constant(1.0f), left));
   }
 };
 
-// f'(x) of GELU by the derivatives of evaluate_forward's polynomials.
+// f(x) of GELU as evaluate_forward has it, to the bit, and f'(x) by the derivatives of the same polynomials:
+// the core's words are looked up once for both.
+template <class Ops, class Forward, class CoreView, class TailView>
+OUTGRAD_HD ValueAndSlope<typename Ops::Value> evaluate_forward_and_slope(const Ops& ops, const Forward& fit,
+                                                                         const CoreView& core,
+                                                                         const TailView& tail,
+                                                                         const typename Ops::Value& x) {
+  using Value = typename Ops::Value;
+  const Value q = ops.fma(x, ops.constant(fit.kIndexScale), ops.constant(fit.kIndexBias));
+  const ValueAndSlope<Value> at =
+      evaluate_row_and_slope(ops, core, ops.row_index(q, fit.kRows), fit.kDegree, x);
+  const Value left = ops.signed_as(x, ops.constant(-1.0f)), tail_x = ops.constant(fit.kTailX);
+  const Value slope =
+      ops.where(ops.less(left, tail_x), at.slope, x, TailSlopeBody<Forward, TailView>{fit, tail});
+  const Value y = ops.where(ops.less(x, tail_x), at.f, x, TailBody<Forward, TailView>{fit, tail});
+  return {ops.select(ops.less(x, ops.constant(fit.kXMax)), y, x), slope};
+}
+
+// f'(x) alone.
 template <class Ops, class Forward, class CoreView, class TailView>
 OUTGRAD_HD typename Ops::Value evaluate_forward_derivative(const Ops& ops, const Forward& fit,
                                                            const CoreView& core, const TailView& tail,
                                                            const typename Ops::Value& x) {
-  using Value = typename Ops::Value;
-  const Value q = ops.fma(x, ops.constant(fit.kIndexScale), ops.constant(fit.kIndexBias));
-  const Value g = evaluate_row_derivative(ops, core, ops.row_index(q, fit.kRows), fit.kDegree, x);
-  const Value left = ops.signed_as(x, ops.constant(-1.0f));
-  return ops.where(ops.less(left, ops.constant(fit.kTailX)), g, x,
-                   TailDerivativeBody<Forward, TailView>{fit, tail});
+  return evaluate_forward_and_slope(ops, fit, core, tail, x).slope;
 }
 
 // Forward fits for one 16-bit format: f(x) = x p(u), where p approximates f(x)/x, or f(x) = p(u) where f(0)

@@ -24,12 +24,6 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 inline constexpr double kGateError = 1.35e-7, kGateSlopeError = 2.3e-7;
 
-// f(a) and f'(a).
-template <class Value>
-struct GateValue {
-  Value f, slope;
-};
-
 // How a gate is computed: the kinds, which have its constants.
 namespace gates {
 
@@ -49,8 +43,8 @@ struct LinearUnit {
     return v;
   }
   template <class Ops, class Value = typename Ops::Value>
-  OUTGRAD_HD GateValue<Value> value(const Ops& ops, const Value& w, const Value& v, const Value& sigma,
-                                    const Value& rest) const {
+  OUTGRAD_HD ValueAndSlope<Value> value(const Ops& ops, const Value& w, const Value& v, const Value& sigma,
+                                        const Value& rest) const {
     return {ops.mul(w, sigma), ops.add(ops.mul(ops.mul(v, sigma), rest), sigma)};
   }
 };
@@ -65,8 +59,8 @@ struct CubicUnit {
     return ops.at_most(ops.at_least(u, ops.constant(kLeast)), ops.constant(kMost));
   }
   template <class Ops, class Value = typename Ops::Value>
-  OUTGRAD_HD GateValue<Value> value(const Ops& ops, const Value& w, const Value& v, const Value& sigma,
-                                    const Value& rest) const {
+  OUTGRAD_HD ValueAndSlope<Value> value(const Ops& ops, const Value& w, const Value& v, const Value& sigma,
+                                        const Value& rest) const {
     const Value slope = ops.fma(ops.mul(v, v), ops.constant(3.0f * cubic), ops.constant(linear));
     return {ops.mul(w, sigma), ops.fma(ops.mul(ops.mul(v, sigma), rest), slope, sigma)};
   }
@@ -74,8 +68,8 @@ struct CubicUnit {
 // f(a) = sigma(a).
 struct SigmoidItself : LinearUnit {
   template <class Ops, class Value = typename Ops::Value>
-  OUTGRAD_HD GateValue<Value> value(const Ops& ops, const Value&, const Value&, const Value& sigma,
-                                    const Value& rest) const {
+  OUTGRAD_HD ValueAndSlope<Value> value(const Ops& ops, const Value&, const Value&, const Value& sigma,
+                                        const Value& rest) const {
     return {sigma, ops.mul(sigma, rest)};
   }
 };
@@ -172,9 +166,9 @@ OUTGRAD_HD typename Ops::Value gate_exponential(const Ops& ops, const Kind& kind
   return gates::exponential(ops, kind.argument(ops, ops.at_most(w, ops.constant(Kind::kTo))));
 }
 template <class Ops, class Kind>
-OUTGRAD_HD GateValue<typename Ops::Value> gate_value(const Ops& ops, const Kind& kind,
-                                                     const typename Ops::Value& a,
-                                                     const typename Ops::Value& e) {
+OUTGRAD_HD ValueAndSlope<typename Ops::Value> gate_value(const Ops& ops, const Kind& kind,
+                                                         const typename Ops::Value& a,
+                                                         const typename Ops::Value& e) {
   constexpr float kLargest = 0x1p126f;  // for an infinity times 0 would be a NaN
   const auto w = ops.at_least(a, ops.constant(Kind::kFrom)), v = ops.at_most(w, ops.constant(Kind::kTo));
   const auto sigma = ops.div(ops.constant(1.0f), ops.add(e, ops.constant(1.0f)));
@@ -183,12 +177,12 @@ OUTGRAD_HD GateValue<typename Ops::Value> gate_value(const Ops& ops, const Kind&
 
 // The same of every gate. `tables` are those of its Forward, if it has one.
 template <class Ops, class Kind, class Tables>
-OUTGRAD_HD GateValue<typename Ops::Value> evaluate_gate(const Ops& ops, const Kind& kind,
-                                                        const Tables& tables, const typename Ops::Value& a) {
+OUTGRAD_HD ValueAndSlope<typename Ops::Value> evaluate_gate(const Ops& ops, const Kind& kind,
+                                                            const Tables& tables,
+                                                            const typename Ops::Value& a) {
   if constexpr (gates::kReadsTables<Kind>) {
     constexpr typename Kind::Forward kFit{};
-    return {evaluate_forward(ops, kFit, tables.core, tables.tail, a),
-            evaluate_forward_derivative(ops, kFit, tables.core, tables.tail, a)};
+    return evaluate_forward_and_slope(ops, kFit, tables.core, tables.tail, a);
   } else {
     return gate_value(ops, kind, a, gate_exponential(ops, kind, a));
   }
@@ -201,7 +195,7 @@ struct GateGradients {
 };
 template <class Ops>
 OUTGRAD_HD GateGradients<typename Ops::Value> gate_gradients(const Ops& ops,
-                                                             const GateValue<typename Ops::Value>& at,
+                                                             const ValueAndSlope<typename Ops::Value>& at,
                                                              const typename Ops::Value& dy,
                                                              const typename Ops::Value& b) {
   return {ops.mul(ops.mul(dy, b), at.slope), ops.mul(dy, at.f)};

@@ -49,8 +49,8 @@ OUTGRAD_HD GateGradients<typename Ops::Value> product_gradients(
   const auto sign = ops.select(ops.less_equal(ops.signed_as(z, one), zero), ops.signed_as(one, z), one);
   const auto holds_f = ops.less(sign, zero);
   const auto b = ops.select(holds_f, zero, slot), s = ops.select(holds_f, slot, ops.div(z, slot));
-  return gate_gradients(ops, GateValue<typename Ops::Value>{s, evaluate_backward(ops, fit, table, s, m)}, dz,
-                        b);
+  return gate_gradients(ops, ValueAndSlope<typename Ops::Value>{s, evaluate_backward(ops, fit, table, s, m)},
+                        dz, b);
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI

@@ -692,6 +692,7 @@ struct LaneOps {
     return each<Pack>([&](int i) { return Isa::select(mask.v[i], a.v[i], b.v[i]); });
   }
   // kFew: about as many scalar bodies as the gathers of one vector's words take; a matter of speed alone.
+  // Lanes are replaced by blends where a mask is a number, without a wait for what was stored in parts.
   template <class Body>
   OUTGRAD_HD Value where(const Mask& mask, const Value& y, const Value& x, const Body& body) const {
     constexpr int kFew = 4;
@@ -702,14 +703,24 @@ struct LaneOps {
         const LaneOps<Isa, 1, kPlacement> single;
         return Isa::select(mask.v[i], body(single, FloatPack<Isa, 1>{{x.v[i]}}).v[0], y.v[i]);
       }
-      alignas(64) float from[Isa::kLanes], to[Isa::kLanes];
+      alignas(64) float from[Isa::kLanes];
       Isa::template store<false>(from, x.v[i]);
-      Isa::template store<false>(to, y.v[i]);
-      for (; lanes != 0; lanes &= lanes - 1) {
-        const int lane = __builtin_ctz(lanes);
-        to[lane] = body(FloatOps{}, from[lane]);
+      if constexpr (requires { u32{mask.v[i]}; }) {
+        typename Isa::Float result = y.v[i];
+        for (; lanes != 0; lanes &= lanes - 1) {
+          const auto lane = static_cast<typename Isa::Mask>(lanes & -lanes);
+          result = Isa::select(lane, Isa::splat(body(FloatOps{}, from[__builtin_ctz(lanes)])), result);
+        }
+        return result;
+      } else {
+        alignas(64) float to[Isa::kLanes];
+        Isa::template store<false>(to, y.v[i]);
+        for (; lanes != 0; lanes &= lanes - 1) {
+          const int lane = __builtin_ctz(lanes);
+          to[lane] = body(FloatOps{}, from[lane]);
+        }
+        return Isa::load(to);
       }
-      return Isa::load(to);
     });
   }
 

@@ -140,7 +140,7 @@ double row_error(const Composite& composite, const Row& row, double a, double b)
   return worst;
 }
 
-/// What the fp32 operations of kernels::evaluate_row_derivative round, for |x - centre| <= reach. An
+/// What the fp32 operations of kernels::evaluate_row_and_slope round, for |x - centre| <= reach. An
 /// underflow is below 2^-140.
 double row_rounding(const Row& row, double reach) {
   constexpr double kUnit = 0x1p-24;

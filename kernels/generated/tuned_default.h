@@ -38,12 +38,12 @@ struct DefaultNormForward {
   static constexpr CpuNormForwardSchedule kSchedule = kDefaultNormSchedule;
 };
 
-// Two vectors side by side are the fastest where both GELU and its derivative are evaluated: what four of them keep no longer fits into
-// the registers.
+// One vector at a time is the fastest where both GELU and its derivative are evaluated: what more of them keep no longer fits into the
+// registers.
 struct DefaultCode {
   static constexpr CpuSchedule kSchedule = [] {
     CpuSchedule schedule = kDefaultSchedule;
-    if (schedule.vector_bits > 0) schedule.unroll = 2;
+    if (schedule.vector_bits > 0) schedule.unroll = 1;
     return schedule;
   }();
 };

@@ -127,13 +127,12 @@ template <class Forward, CpuSchedule S, int kCount, bool kStreaming>
 OUTGRAD_HD int fitted_packs(const float* x, float* y, float* g, int k) {
   constexpr LanesOf<S, kCount> kOps{};
   constexpr auto& kColumns = kForwardColumns<Forward>;
-  u8 mask[kOps.kElements / 8];  // nobody asks for it
   for (; k + kOps.kElements <= kCodeBlock; k += kOps.kElements) {
     fetch_ahead<kStreaming>(x + k, kOps.kElements);
-    const auto pack = kOps.load(x + k);
-    store_value<false>(kOps, g + k,
-                       evaluate_forward_derivative(kOps, Forward{}, kColumns.core, kColumns.tail, pack));
-    forward_pack<Forward, float, kStreaming>(kOps, pack, y + k, mask);
+    const auto at =
+        evaluate_forward_and_slope(kOps, Forward{}, kColumns.core, kColumns.tail, kOps.load(x + k));
+    kOps.template store<kStreaming>(y + k, at.f);
+    store_value<false>(kOps, g + k, at.slope);
   }
   return k;
 }

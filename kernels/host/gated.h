@@ -88,7 +88,8 @@ struct ExponentBlock {
     store_value<false>(ops, e + k, gate_exponential(ops, Gate::kind(), a));
   }
   template <class Ops>
-  OUTGRAD_HD GateValue<typename Ops::Value> value(const Ops& ops, i64 k, const typename Ops::Value& a) const {
+  OUTGRAD_HD ValueAndSlope<typename Ops::Value> value(const Ops& ops, i64 k,
+                                                      const typename Ops::Value& a) const {
     return gate_value(ops, Gate::kind(), a, ops.load(e + k));
   }
 };
@@ -106,7 +107,8 @@ struct ValueBlock {
     if constexpr (kSlopes) store_value<false>(ops, slope + k, at.slope);
   }
   template <class Ops>
-  OUTGRAD_HD GateValue<typename Ops::Value> value(const Ops& ops, i64 k, const typename Ops::Value&) const {
+  OUTGRAD_HD ValueAndSlope<typename Ops::Value> value(const Ops& ops, i64 k,
+                                                      const typename Ops::Value&) const {
     return {ops.load(f + k), ops.load(kSlopes ? slope + k : f + k)};
   }
 };
@@ -137,7 +139,7 @@ template <class Gate, bool kSlopes>
 struct GateEntry {
   template <class T>
   auto operator()(T a) const {
-    const GateValue<float> at =
+    const ValueAndSlope<float> at =
         evaluate_gate(FloatOps{}, Gate::kind(), gate_tables<typename Gate::Kind, false>(), widen(a));
     if constexpr (kSlopes) {
       return at;
@@ -158,7 +160,7 @@ void with_gate_blocks([[maybe_unused]] i64 elements, const Use& use) {
       return use.template operator()<ValueBlock<Gate, kSlopes>>([=](const T* a, i64 count, auto& to) {
         for (i64 k = 0; k < count; ++k) {
           if constexpr (kSlopes) {
-            const GateValue<float>& at = table[a[k].bits];
+            const ValueAndSlope<float>& at = table[a[k].bits];
             to.f[k] = at.f, to.slope[k] = at.slope;
           } else {
             to.f[k] = table[a[k].bits];

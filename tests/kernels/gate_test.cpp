@@ -26,7 +26,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity(),
 // The errors at a in units of what gate.h says: at most 1.
 template <class Gate>
 double excess_at(float a) {
-  const GateValue<float> at = value_at<Gate>(a);
+  const ValueAndSlope<float> at = value_at<Gate>(a);
   const double f = TruthOf<Gate>::f(a), slope = TruthOf<Gate>::slope(a);
   return std::max(std::abs(at.f - f) / (kGateError * (1 + std::abs(f))),
                   std::abs(at.slope - slope) / kGateSlopeError);
@@ -137,7 +137,7 @@ Pair<T> by_definition(const Pair<T>& given, const GatedShape& shape) {
     for (i64 j = 0; j < shape.n; ++j) {
       const auto at = static_cast<size_t>(row * shape.stride + j),
                  dense = static_cast<size_t>(row * shape.n + j);
-      const GateValue<float> gate = value_at<Gate>(widen(given.a[at]));
+      const ValueAndSlope<float> gate = value_at<Gate>(widen(given.a[at]));
       const float dy = widen(given.dy[dense]), b = widen(given.b[at]);
       result.y[dense] = narrow<T>(mul_rn(gate.f, b));
       result.da[at] = narrow<T>(mul_rn(mul_rn(dy, b), gate.slope));

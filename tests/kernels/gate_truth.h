@@ -35,7 +35,7 @@ template <>
 struct TruthOf<gates::Gelu> : Phi {};
 
 template <class Gate>
-GateValue<float> value_at(float a) {
+ValueAndSlope<float> value_at(float a) {
   return evaluate_gate(FloatOps{}, Gate::kind(), detail::gate_tables<typename Gate::Kind, false>(), a);
 }
 

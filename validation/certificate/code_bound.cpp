@@ -192,9 +192,10 @@ void add_rows(std::vector<ForwardRow>& rows, const Table& table, const RowIndex&
     if (!(row.low < row.high)) continue;
     for (int k = 1; k <= degree; ++k) row.c.push_back(static_cast<double>(words[k + 1]) * factor);
     const Tracked x{Interval(row.low, row.high), 0};
-    row.rounding = FloatSteps::mul(kernels::evaluate_row_derivative(FloatSteps{}, table, index, degree, x),
-                                   Tracked{factor, 0})
-                       .off;
+    row.rounding =
+        FloatSteps::mul(kernels::evaluate_row_and_slope(FloatSteps{}, table, index, degree, x).slope,
+                        Tracked{factor, 0})
+            .off;
     rows.push_back(std::move(row));
   }
 }

@@ -21,7 +21,7 @@ constexpr int gate_number(const char* activation) {
 }
 
 template <class Gate>
-kernels::GateValue<float> gate_at(float a) {
+kernels::ValueAndSlope<float> gate_at(float a) {
   const auto& tables = kernels::detail::gate_tables<typename Gate::Kind, false>();
   return kernels::evaluate_gate(kernels::FloatOps{}, Gate::kind(), tables, a);
 }
