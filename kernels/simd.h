@@ -692,7 +692,7 @@ struct LaneOps {
     return each<Pack>([&](int i) { return Isa::select(mask.v[i], a.v[i], b.v[i]); });
   }
   // kFew: about as many scalar bodies as the gathers of one vector's words take; a matter of speed alone.
-  // Lanes are replaced by blends where a mask is a number, without a wait for what was stored in parts.
+  // AVX-512 replaces lanes by blends: a vector that is stored lane by lane can be loaded only after a wait.
   template <class Body>
   OUTGRAD_HD Value where(const Mask& mask, const Value& y, const Value& x, const Body& body) const {
     constexpr int kFew = 4;

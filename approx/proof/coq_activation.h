@@ -14,7 +14,7 @@ namespace outgrad::approx::coq {
 /// One of them, with what the files are written by.
 struct KnownActivation {
   std::string module;  ///< MODULE.v and MODULESeries.v are of it alone
-  double width = 1;  ///< what is as wide as x is for GELU
+  double width = 1;  ///< the x at which its Phi is where that of a steepness of 1 is at 1: 1/W of Swish
   double tail;  ///< where the theorems about its tails begin
   std::function<Real(const Real&)> cdf, density;  ///< Phi and its derivative phi
   std::function<Real(const Real&)> curve;  ///< f'' x / phi x

@@ -23,6 +23,14 @@ Lemma derive_mult (F G : R -> R) (t a b : R) :
   is_derive F t a -> is_derive G t b -> is_derive (fun x => F x * G x) t (a * G t + F t * b).
 Proof. intros; apply (is_derive_mult F G); trivial. exact Rmult_comm. Qed.
 
+(* x F x. *)
+Lemma derive_by_x (F F' : R -> R) (t : R) : is_derive F t (F' t) -> is_derive (fun x => x * F x) t
+  (F t + t * F' t).
+Proof.
+  intros D. eapply derive_as. apply (derive_mult (fun x => x)). apply is_derive_id. exact D.
+  unfold one; simpl. ring.
+Qed.
+
 (* F (a + k x), whose derivative is k F'. *)
 Lemma derive_affine (F F' : R -> R) (a k t : R) :
   (forall x, is_derive F x (F' x)) -> is_derive (fun x => F (a + k * x)) t (k * F' (a + k * t)).

@@ -36,15 +36,12 @@ Proof.
 Qed.
 
 Lemma derive_f x : is_derive f x (f' x).
-Proof.
-  eapply derive_as. apply (derive_mult (fun t => t)). apply is_derive_id. apply derive_Phi.
-  unfold f', one; simpl. ring.
-Qed.
+Proof. exact (derive_by_x Phi phi x (derive_Phi x)). Qed.
 
 Lemma derive_f' x : is_derive f' x (f'' x).
 Proof.
-  eapply derive_as. apply derive_plus. apply derive_Phi. apply (derive_mult (fun t => t)). apply is_derive_id.
-  apply derive_phi. unfold f'', one; simpl. ring.
+  eapply derive_as. apply derive_plus. apply derive_Phi.
+  apply (derive_by_x phi (fun t => - t * phi t)), derive_phi. unfold f''. ring.
 Qed.
 
 Lemma Phi_0 : Phi 0 = 1 / 2.

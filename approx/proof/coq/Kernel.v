@@ -1,7 +1,6 @@
 (* The fp32 kernel that computes f' x from y and the branch bit, as kernels/eval.h has it (evaluate_backward,
    over the operations of FloatOps), for headers with a mask, centred rows and Horner's scheme, without break
-   points or second words. It computes with the standard library's SpecFloat, so that
-   Coq can run it.
+   points or second words. It computes with the standard library's SpecFloat, so that Coq can run it.
 
    What SpecFloat has are add, subtract, multiply and square root; proven here is that its subtraction and
    square root and the fused multiply-add defined here are Flocq's for every operand, hence correctly rounded

@@ -26,11 +26,11 @@ Proof. unfold phi. rewrite Phi_opp. ring. Qed.
 Lemma phi_pos x : 0 < phi x.
 Proof. pose proof (sigma'_pos (steepness * x) : 0 < Phi x * (1 - Phi x)). unfold phi. lra. Qed.
 
+Lemma derive_argument t : is_derive (fun t => steepness * t) t steepness.
+Proof. auto_derive; trivial. ring. Qed.
+
 Lemma derive_Phi x : is_derive Phi x (phi x).
-Proof.
-  apply (derive_distribution (fun t => steepness * t) (fun _ => steepness)). intros t. auto_derive; trivial.
-  ring.
-Qed.
+Proof. exact (derive_distribution (fun t => steepness * t) (fun _ => steepness) derive_argument x). Qed.
 
 Lemma derive_phi x : is_derive phi x (phi x * (steepness * (1 - 2 * Phi x))).
 Proof.
@@ -40,15 +40,12 @@ Proof.
 Qed.
 
 Lemma derive_f x : is_derive f x (f' x).
-Proof.
-  eapply derive_as. apply (derive_mult (fun t => t)). apply is_derive_id. apply derive_Phi.
-  unfold f', one; simpl. ring.
-Qed.
+Proof. exact (derive_by_x Phi phi x (derive_Phi x)). Qed.
 
 Lemma derive_f' x : is_derive f' x (f'' x).
 Proof.
-  eapply derive_as. apply derive_plus. apply derive_Phi. apply (derive_mult (fun t => t)). apply is_derive_id.
-  apply derive_phi. unfold f'', one; simpl. ring.
+  eapply derive_as. apply derive_plus. apply derive_Phi.
+  apply (derive_by_x phi (fun t => phi t * (steepness * (1 - 2 * Phi t)))), derive_phi. unfold f''. ring.
 Qed.
 
 (* ---- The branch point ------------------------------------------------------------------------ *)
@@ -69,9 +66,6 @@ Proof.
   intros X. rewrite f'_slope. intros Z. apply value_at_zero in Z; [|intros; lra].
   change (f z = z + / steepness) in Z. unfold x_low, x_high, y_low, y_high in *. lra.
 Qed.
-
-Lemma derive_argument t : is_derive (fun t => steepness * t) t steepness.
-Proof. auto_derive; trivial. ring. Qed.
 
 Lemma f'_left_of z x : x_low <= z <= x_high -> f' z = 0 -> x < z -> f' x < 0.
 Proof. rewrite !f'_slope. intros _. apply slope_left_of; [exact derive_argument|intros; lra..]. Qed.

@@ -695,8 +695,12 @@ TEST_F(CoqKernelExhaustive, SiluBf16) { prove("silu", "bf16", kSiluBf16); }
 TEST_F(CoqKernelExhaustive, SiluF16) { prove("silu", "f16", kSiluF16); }
 TEST_F(CoqKernelExhaustive, QuickGeluBf16) { prove("quick_gelu", "bf16", kQuickGeluBf16); }
 
-TEST_F(CoqKernelExhaustive, AFunctionOfOnesOwn) {
-  const Fit fit = fit_own({"own", R"text("expression": "x*sigmoid(1.2*x)")text", Format::bf16}, 0).fit;
+class CoqOwn : public CoqKernel, public testing::WithParamInterface<const char*> {};
+
+/// Of both ends of the steepnesses that there are, and of one between.
+TEST_P(CoqOwn, ExhaustiveIsProvenOverTheRealNumbers) {
+  const std::string definition = fmt::format(R"text("expression": "x*sigmoid({}*x)")text", GetParam());
+  const Fit fit = fit_own({"own", definition, Format::bf16}, 0).fit;
   ASSERT_FALSE(fit.as<BackwardModel>()->kHasLeft);
   const CheckedFit checked = check_all(reals_scripts(fit, ""), known(fit.function), kCoqSources,
                                        folder_.string(), kLongest, 2, [](const Checked& file) {
@@ -706,6 +710,8 @@ TEST_F(CoqKernelExhaustive, AFunctionOfOnesOwn) {
   EXPECT_TRUE(checked.holds());
   EXPECT_EQ(checked.bounds.back().theorems, (std::vector<std::string>{"own_T_reals"}));
 }
+
+INSTANTIATE_TEST_SUITE_P(Of, CoqOwn, testing::Values("0.25", "1.2", "32"));
 
 class CoqPair : public CoqKernel, public testing::WithParamInterface<PairKernel> {};
 

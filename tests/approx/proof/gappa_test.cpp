@@ -168,5 +168,19 @@ TEST(GappaScripts, ReachToWhereYIsHeld) {
   }
 }
 
+/// So does our own bound: y + 1 rounds more at y_max than at an end of the row that is far below.
+TEST(GappaScripts, AreForABoundThatReachesAsFar) {
+  const Fit fit = committed("silu_f32");
+  const BackwardModel& model = *fit.as<BackwardModel>();
+  Piece last = model.pieces.at(static_cast<size_t>(model.kLeftRow) - 1);
+  last.centre = 0;
+  std::ranges::fill(last.c, 0.0f);
+  last.c[0] = last.c[1] = 1;
+  last.v_lo = last.v_hi = 8;
+  const double reaching = certify_evaluation(model, last);
+  last.right_tail = false;
+  EXPECT_GT(reaching, 1.5 * certify_evaluation(model, last));
+}
+
 }  // namespace
 }  // namespace outgrad::approx
