@@ -4,23 +4,25 @@
 
 #include "kernels/formats.h"
 #include "kernels/generated/gelu_bf16.h"
+#include "kernels/generated/gelu_f16.h"
+#include "kernels/generated/gelu_f32.h"
+#include "kernels/generated/gelu_forward.h"
+#include "kernels/generated/gelu_forward_bf16.h"
+#include "kernels/generated/gelu_forward_f16.h"
+#ifndef __CUDACC_RTC__  // a program for a GPU has the one fit that it names
 #include "kernels/generated/gelu_bf16_fast.h"
 #include "kernels/generated/gelu_bf16_oracle.h"
 #include "kernels/generated/gelu_bf16_stored.h"
 #include "kernels/generated/gelu_bf16_ulp.h"
 #include "kernels/generated/gelu_e4m3_oracle.h"
 #include "kernels/generated/gelu_e5m2_oracle.h"
-#include "kernels/generated/gelu_f16.h"
 #include "kernels/generated/gelu_f16_fast.h"
 #include "kernels/generated/gelu_f16_oracle.h"
 #include "kernels/generated/gelu_f16_stored.h"
 #include "kernels/generated/gelu_f16_ulp.h"
-#include "kernels/generated/gelu_f32.h"
 #include "kernels/generated/gelu_f32_ulp.h"
-#include "kernels/generated/gelu_forward.h"
-#include "kernels/generated/gelu_forward_bf16.h"
-#include "kernels/generated/gelu_forward_f16.h"
 #include "kernels/generated/gelu_mxfp8.h"
+#endif
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 

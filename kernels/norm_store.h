@@ -20,7 +20,9 @@
 // dbeta can then be from the exact gradients is derived in validation/norms/stability.h, channel by channel.
 #pragma once
 
-#include "kernels/stores/fp8.h"
+#include "kernels/formats.h"
+#include "kernels/portable.h"
+#include "kernels/saturated.h"
 #include "kernels/stores/mxfp8.h"
 
 namespace outgrad::kernels {

@@ -17,6 +17,11 @@ inline constexpr float kLargestOf<I8> = 127.0f;
 template <>
 inline constexpr float kLargestOf<F4E2M1> = 6.0f;
 
+// Whether numbers of such a format can have this scale: positive, finite and not subnormal.
+OUTGRAD_HD bool scale_holds(float scale) {
+  return bits_of(scale) >= 0x00800000u && bits_of(scale) < 0x7f800000u;
+}
+
 // value rounded to nearest even in F and saturated. NaN gives the canonical NaN.
 template <class F>
 OUTGRAD_HD F narrow_saturated(float value) {

@@ -61,11 +61,6 @@ inline constexpr u32 kBeyondInfinity = 0x7f800001u;
 
 OUTGRAD_HD constexpr bool part_bits_hold(int bits) { return bits >= 0 && bits <= kMostPartBits; }
 
-// Positive, finite and not subnormal.
-OUTGRAD_HD bool scale_holds(float scale) {
-  return bits_of(scale) >= 0x00800000u && bits_of(scale) < 0x7f800000u;
-}
-
 // g of x, whose y forward_at gives.
 template <class Fit, class Forward>
 OUTGRAD_HD float fitted_gradient(float x, float y) {
