@@ -137,7 +137,7 @@ std::vector<float> thresholds_of() {
 }
 
 TYPED_TEST(Backward, FollowsItsDefinition) {
-  constexpr auto kTable = TypeParam::table();
+  static constexpr auto kTable = TypeParam::table();
   for (const float y : patterns_and(thresholds_of<TypeParam>())) {
     for (const bool m : {false, true}) {
       ASSERT_EQ(canonical_bits(evaluate_backward<TypeParam>(FloatOps{}, y, m)),
@@ -199,7 +199,7 @@ TYPED_TEST_SUITE(Forwards, ForwardFits);
 // p(u) of a row, by Horner's scheme or compensated.
 template <class Forward>
 float expected_core(float x) {
-  constexpr auto kCore = Forward::table();
+  static constexpr auto kCore = Forward::table();
   const float* words =
       kCore.w[bits_of(std::fma(x, Forward::kIndexScale, Forward::kIndexBias)) % Forward::kRows];
   const float u = x - words[0];
@@ -220,7 +220,7 @@ template <class Forward>
 float expected_forward(float x) {
   float v = x;
   if constexpr (requires { Forward::kTailX; }) {
-    constexpr auto kTail = Forward::tail();
+    static constexpr auto kTail = Forward::tail();
     if (x < Forward::kTailX) {
       v = x < Forward::kXMin ? Forward::kXMin : x;
       const float* words = kTail.w[bits_of(std::fma(v, Forward::kTailIndexScale, Forward::kTailIndexBias)) %
@@ -263,7 +263,7 @@ using RoundedForwardFits =
 TYPED_TEST_SUITE(RoundedForwards, RoundedForwardFits);
 
 TYPED_TEST(RoundedForwards, FollowItsDefinition) {
-  constexpr auto kRows = TypeParam::table();
+  static constexpr auto kRows = TypeParam::table();
   float end = std::numeric_limits<float>::infinity(), tie = 0, pull = 0, star = 0;
   if constexpr (requires { TypeParam::kEnd; }) end = TypeParam::kEnd;
   if constexpr (requires { TypeParam::kTie; }) tie = TypeParam::kTie;

@@ -35,7 +35,7 @@ struct Quotients {
 template <class Gate, class T>
 Quotients quotients_of_all(int step) {
   using Fit = typename ProductFit<Gate, T>::Type;
-  constexpr auto kTable = table_of<Fit>();
+  static constexpr auto kTable = table_of<Fit>();
   constexpr int kSignificands = std::is_same_v<T, F16> ? 1024 : 128, kMostExponent = 15;
   const std::vector<T> all = patterns::all<T>(1);
   std::vector<Quotients> worst(all.size());
@@ -119,7 +119,7 @@ Kept<T> kept(float a, float b) {
 template <class Gate, class T>
 GateGradients<float> gradients(float dz, float a, float b) {
   using Fit = typename ProductFit<Gate, T>::Type;
-  constexpr auto kTable = table_of<Fit>();
+  static constexpr auto kTable = table_of<Fit>();
   const Kept<T> k = kept<Gate, T>(a, b);
   return product_gradients(FloatOps{}, Fit{}, kTable, dz, k.z, k.slot, a >= kXStarOf<Gate, T>);
 }
@@ -242,7 +242,7 @@ Arrays<T> random_arrays(const GatedShape& shape) {
 template <class Gate, class T>
 Arrays<T> by_definition(const Arrays<T>& given, const GatedShape& shape) {
   using Fit = typename ProductFit<Gate, T>::Type;
-  constexpr auto kTable = table_of<Fit>();
+  static constexpr auto kTable = table_of<Fit>();
   Arrays<T> result = given;
   std::ranges::fill(result.mask, 0);
   for (i64 dense = 0; dense < shape.rows * shape.n; ++dense) {

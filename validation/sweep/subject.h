@@ -55,7 +55,7 @@ inline constexpr std::int64_t kLargestBlock = 4096;
 /// The words of a fit's table, which has rows or entries.
 template <class Fit>
 void add_table(Fingerprint& fingerprint) {
-  constexpr auto kTable = kernels::table_of<Fit>();
+  static constexpr auto kTable = kernels::table_of<Fit>();
   if constexpr (kernels::kIsDirect<Fit>) {
     for (const auto entry : kTable.w) {
       const auto word = static_cast<float>(entry);  // 16 bits, so this is exact
@@ -245,10 +245,10 @@ Subject make_subject(const FloatFormat& format, const SweptActivation& activatio
   }
   Fingerprint fingerprint;
   detail::add_table<Fit>(fingerprint);
-  constexpr auto kRows = Forward::table();
+  static constexpr auto kRows = Forward::table();
   for (const auto& row : kRows.w) fingerprint.add(row, std::size(row));
   if constexpr (requires { Forward::tail(); }) {
-    constexpr auto kTail = Forward::tail();
+    static constexpr auto kTail = Forward::tail();
     for (const auto& row : kTail.w) fingerprint.add(row, std::size(row));
   }
   subject.identity = identity_of(subject, fingerprint);
