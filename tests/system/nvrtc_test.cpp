@@ -102,7 +102,7 @@ TEST_P(NvrtcTest, NightlyEveryKernelCompiles) {
 }
 
 // The forwards that keep less than y and a mask, and the backward from codes.
-TEST_P(NvrtcTest, EveryStoresKernelsCompile) {
+TEST_P(NvrtcTest, EveryStoresKernelsCompileNightly) {
   std::string source =
       "#include \"kernels/cuda/code.cuh\"\n"
       "#include \"kernels/cuda/fp8.cuh\"\n"

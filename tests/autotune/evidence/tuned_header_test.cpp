@@ -240,7 +240,7 @@ int main() {
 
 // The gate stands in the library: a header of whatever tuner, or of somebody's hand, that takes a coarser fit
 // along does not compile.
-TEST(TunedHeader, OfALessAccurateFitCompilesOnlyWhereAnyAccuracyWasAskedFor) {
+TEST(TunedHeader, OfALessAccurateFitCompilesOnlyWhereAnyAccuracyWasAskedForNightly) {
   const std::vector<TunedChoice> choices = {
       choice({KernelId::kGeluBackward, FormatId::kBf16}, {}, "coarse", cpu_parameters(4, "GeluBf16Fast")),
       choice({KernelId::kGeluForward, FormatId::kBf16}, {}, "forward", cpu_parameters(4, "GeluForwardBf16"))};

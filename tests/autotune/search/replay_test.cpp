@@ -59,7 +59,7 @@ TEST(ReplayCommand, PrintsTheShareOfTheOptimumAndExports) {
 }
 
 // A recording of this machine grows from run to run, and is a device itself.
-TEST(RecordCommand, GoesOnWhereItStoppedAndReplays) {
+TEST(RecordCommand, GoesOnWhereItStoppedAndReplaysNightly) {
   const kernels::ScratchFolder folder;
   const std::string path = folder / "gelu_backward.bf16.jsonl";
   std::size_t left = 0;

@@ -16,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 import torch
+from nights import at_night
 
 import outgrad
 from outgrad import functional, library
@@ -23,11 +24,6 @@ from outgrad import functional, library
 BINARY = pathlib.Path(os.environ["OUTGRAD_BINARY_DIR"])
 FORMATS = [torch.float32, torch.float16, torch.bfloat16]
 ours = torch.ops.outgrad
-
-
-def at_night(cases):
-    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.nightly)
-        for case in cases]
 
 
 def numbers(*names):

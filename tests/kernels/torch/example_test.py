@@ -6,9 +6,12 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 SOURCES = pathlib.Path(os.environ["OUTGRAD_SOURCE_DIR"])
 
 
+@pytest.mark.nightly
 def test_the_example_trains_a_transformer(tmp_path):
     text = tmp_path / "text"
     text.write_text("the quick brown fox jumps over the lazy dog. " * 40)

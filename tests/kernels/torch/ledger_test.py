@@ -7,6 +7,7 @@ import json
 import ledger
 import ledger_llama
 import pytest
+from nights import at_night
 
 WRITTEN = json.loads(ledger.RESULT.read_text())
 BERT = WRITTEN["layers"]["BERT-Large, RoBERTa-Large"]
@@ -73,7 +74,7 @@ def test_the_fallback_of_attention_keeps_one_array_of_probabilities():
     assert round(got, 3) == BERT["ours, attention from the softmax's output"]["pure bf16"]
 
 
-@pytest.mark.parametrize("model", ledger.MODELS)
+@pytest.mark.parametrize("model", ["BERT-Large", *at_night(["RoBERTa-Large", "GPT-2 medium"])])
 def test_the_largest_batch_is_what_the_ledger_says(model):
     for name, recipe in (("eager + flash", ledger.EAGER_FLASH), ("ours + flash", ledger.OURS_FLASH)):
         kept, state = ledger.of_model(recipe, "pure bf16", model)

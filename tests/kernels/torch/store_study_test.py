@@ -9,6 +9,7 @@ import pytest
 import stores
 import torch
 import torch.nn.functional as F
+from nights import at_night
 
 import outgrad_peers
 
@@ -127,7 +128,7 @@ def test_regelu2s_derivative_is_a_step_at_each_threshold():
         rtol=2.0**-8, atol=1e-6)
 
 
-@pytest.mark.parametrize("of_task", stores.TASKS)
+@pytest.mark.parametrize("of_task", [*stores.TASKS[:1], *at_night(stores.TASKS[1:])])
 def test_ways_differ_in_gradients_alone_and_probes_leave_no_trace(of_task):
     task = of_task(1)
     torch.manual_seed(1)

@@ -82,6 +82,7 @@ def test_all_of_it_runs(run, monkeypatch, capsys, tmp_path, models, recipes, bac
         and shown.count(" in turn at ") == 3 * both)
 
 
+@pytest.mark.nightly
 def test_what_it_has_no_time_for_is_said(run, capsys, tmp_path):
     file = tmp_path / "throughput.json"
     assert (

@@ -51,6 +51,7 @@ def test_every_way_computes_the_same_loss():
     assert losses["ours"] == pytest.approx(losses["exact"], rel=1e-6)
 
 
+@pytest.mark.nightly
 def test_a_run_repeats_and_its_probes_tell_the_ways_apart():
     first, probes = training.run("licences", 1, "exact", 6)
     again, _ = training.run("licences", 1, "exact", 6)
