@@ -68,6 +68,21 @@ TEST_P(NvrtcTest, NightlyEveryKernelHeaderCompilesAlone) {
   EXPECT_GE(count, 12u) << "kernels/ holds at least the headers of the architecture";
 }
 
+// What a program reads, its first call waits for. A struct of a header that was read cannot be defined anew.
+TEST_P(NvrtcTest, ProgramsReadNoCoefficientsThatTheyDoNotName) {
+  const auto defining = [](const std::string& header, const std::string& fit) {
+    return compile("#include \"kernels/cuda/" + header +
+                       "\"\nnamespace outgrad::kernels::generated { struct " + fit + " {}; }\n",
+                   GetParam());
+  };
+  for (const char* header : {"norm_kernels.cuh", "bias.cuh", "dropout.cuh", "elementwise.cuh", "mxfp8.cuh"})
+    EXPECT_EQ(defining(header, "GeluBf16"), "") << header;
+  for (const char* header : {"code.cuh", "forwards.cuh", "fp8.cuh", "gated.cuh", "parity.cuh", "product.cuh",
+                             "softmax.cuh", "tuned.cuh"})
+    EXPECT_EQ(defining(header, "GeluF16Oracle"), "") << header;
+  EXPECT_NE(defining("code.cuh", "GeluBf16"), "");
+}
+
 // Templates are compiled when they are instantiated: the kernels of every format.
 TEST_P(NvrtcTest, NightlyEveryKernelCompiles) {
   std::string source =

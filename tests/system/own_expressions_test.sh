@@ -65,12 +65,14 @@ done <"$root/tests/system/own_expressions.txt"
 "$root/outgrad" fit out/own/own_tanh_0_8_x_bf16.spec.json --no-check --out again.json >/dev/null &&
   cmp again.json out/own/own_tanh_0_8_x_bf16.json || fail "its specification gives another fit: $(<said)"
 # A target is kept, or refused; an 8-bit format has a table.
-"$root/outgrad" fit --expression 'tanh(x)' --format e4m3 --name own --out own.json >said ||
-  fail "e4m3: status $?"
-grep -q 'T/O 1.0000' said || fail "a table of e4m3: $(<said)"
-"$root/outgrad" fit --activation elu --format bf16 --error 0.002 --out own.json >said ||
-  fail "an error: status $?"
-grep -q '"class": "abs:2^-8.966"' own.json || fail "an error of 0.002 is $(grep '"class"' own.json)"
+if [[ ${3:-} == all ]]; then
+  "$root/outgrad" fit --expression 'tanh(x)' --format e4m3 --name own --out own.json >said ||
+    fail "e4m3: status $?"
+  grep -q 'T/O 1.0000' said || fail "a table of e4m3: $(<said)"
+  "$root/outgrad" fit --activation elu --format bf16 --error 0.002 --out own.json >said ||
+    fail "an error: status $?"
+  grep -q '"class": "abs:2^-8.966"' own.json || fail "an error of 0.002 is $(grep '"class"' own.json)"
+fi
 for wrong in "--error 2^9" "--error x" "--error 2^-9 --oracle" "--name table" "--format f64"; do
   # shellcheck disable=SC2086  # options and values
   if "$root/outgrad" fit --expression 'tanh(x)' $([[ $wrong == *--format* ]] || echo "--format bf16") $wrong \

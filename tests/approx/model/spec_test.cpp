@@ -152,7 +152,7 @@ TEST(Spec, ALayoutThatIsNotGivenIsToBeFound) {
 }
 
 // A specification's name becomes a struct of C++, and so does a fit's.
-TEST(Spec, NamesAreThoseWhoseHeadersCompile) {
+TEST(Spec, NamesAreThoseWhoseHeadersCompileNightly) {
   auto fit = nlohmann::ordered_json::parse(
       kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/fits/softplus_bf16.json"));
   const Fit model = fit_from_json(fit.dump(), "fit.json");

@@ -52,7 +52,7 @@ class Headers : public testing::Test {
   kernels::ScratchFolder folder_;
 };
 
-TEST_F(Headers, BecomeChoicesWithTheirOwnReference) {
+TEST_F(Headers, BecomeChoicesWithTheirOwnReferenceNightly) {
   write("a.h", renamed("gelu_bf16_fast", "mine_fast"));
   write("b.h", renamed("gelu_bf16", "mine"));
   write("c.h", renamed("gelu_bf16_oracle", "mine_oracle"));

@@ -153,7 +153,7 @@ TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
 }
 
 // A kernel over rows, without a fit: dy, y, gamma, beta, rstd, dx, dgamma, dbeta, workspace.
-TEST(Tuner, ANormLivesTheSameLife) {
+TEST(Tuner, ANormLivesTheSameLifeNightly) {
   const kernels::ScratchFolder folder;
   const Problem problem{KernelId::kLayernormBackward, FormatId::kBf16, 64, 1024};
   const Variant variant = default_variant(problem);

@@ -257,7 +257,7 @@ constexpr const char* kSpeeds =
   {"store": "code of 4 bits", "forward": {"median": 0.91, "low": 0.9, "high": 0.92},
    "backward": {"median": 1.6, "low": 1.5, "high": 1.7}}]}]})";
 
-TEST_F(FrontCommand, WritesItsTableWithSpeedsBesideTheStoresThatWereTimed) {
+TEST_F(FrontCommand, WritesItsTableWithSpeedsBesideTheStoresThatWereTimedNightly) {
   std::string speeds = kSpeeds;
   speeds.replace(speeds.find("gelu"), 4, "silu");
   kernels::write_file(file("speeds.json"), speeds);
