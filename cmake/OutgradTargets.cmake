@@ -60,8 +60,8 @@ function(outgrad_together target)
   endif()
 endfunction()
 
-# COLD: no command spends its time here, so that the compiler spends less, half of what it would at -O3. WARM:
-# what spends its time in the libraries below it; a tenth of the fitter's and the checker's is lost at -Og.
+# COLD: no command spends its time here, so that the compiler spends less of its own. WARM: what spends its
+# time in the libraries below it; at -Og the fitter's and the checker's tests take a tenth longer.
 function(outgrad_level target warm cold)
   if(warm OR cold)
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:$<IF:$<BOOL:${cold}>,-Og,-O1>>)

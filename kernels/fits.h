@@ -9,7 +9,7 @@
 #include "kernels/generated/gelu_forward.h"
 #include "kernels/generated/gelu_forward_bf16.h"
 #include "kernels/generated/gelu_forward_f16.h"
-#ifndef __CUDACC_RTC__  // a program for a GPU has the one fit that it names
+#ifndef __CUDACC_RTC__  // a program for a GPU includes the one that it names
 #include "kernels/generated/gelu_bf16_fast.h"
 #include "kernels/generated/gelu_bf16_oracle.h"
 #include "kernels/generated/gelu_bf16_stored.h"

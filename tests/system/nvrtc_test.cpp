@@ -69,7 +69,7 @@ TEST_P(NvrtcTest, NightlyEveryKernelHeaderCompilesAlone) {
 }
 
 // What a program reads, its first call waits for. A struct of a header that was read cannot be defined anew.
-TEST_P(NvrtcTest, ProgramsReadNoCoefficientsThatTheyDoNotName) {
+TEST_P(NvrtcTest, FewHeadersReadCoefficientsAndNoneADirectTable) {
   const auto defining = [](const std::string& header, const std::string& fit) {
     return compile("#include \"kernels/cuda/" + header +
                        "\"\nnamespace outgrad::kernels::generated { struct " + fit + " {}; }\n",

@@ -12,7 +12,6 @@ from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,
 
 import outgrad
 
-pytestmark = pytest.mark.nightly  # its processes take long to begin
 WORLD, SHAPE, COLUMNS = 2, (3, 5, 64), 64
 
 PLACEMENTS = Shard(0), Shard(1), Shard(2), Replicate(), Partial()
