@@ -387,31 +387,90 @@ OUTGRAD_HD Tuple<Lane, Terms::kSums> whole_chunk_sums(const Terms& terms, i64 fi
 }
 #endif
 
-// Chunks [begin, kTreeLanes) of a step, one by one. Each sum goes to the place where vectors of kWidth keep
-// it. `sums` is [kSums, kTreeLanes].
-template <int kWidth, class Terms>
-__attribute__((noinline)) void single_chunk_sums(const Terms& terms, i64 n, i64 step, int begin,
-                                                 float* sums) {
-  for (int lane = begin; lane < kTreeLanes; ++lane) {
-    const Tuple<float, Terms::kSums> chunk = chunk_sum(terms, step * kTreeLanes + lane, n);
-    const int word = lane / kWidth * kWidth + ChunkWord<kWidth>{}(lane % kWidth);
-    for (int s = 0; s < Terms::kSums; ++s) sums[s * kTreeLanes + word] = chunk.v[s];
+// kCount vectors side by side; one if they are scalars.
+template <class Lane, int kCount>
+struct StripOf {
+  using Strip = Lane;
+};
+#ifdef OUTGRAD_AVX2
+template <class Isa, int kCount>
+struct StripOf<Vector<Isa>, kCount> {
+  using Strip = FloatPack<Isa, kCount>;
+};
+#endif
+
+template <class Body>
+__attribute__((noinline)) void for_single_columns(i64 begin, i64 end, const Body& body) {
+  for (i64 j = begin; j < end; ++j) body(LaneIo<float>{}, j);
+}
+
+// Calls body(LaneIo<...>, j) over the columns [j, end): for strips of kCount vectors, then for vectors, then
+// for single elements.
+template <class Lane, int kCount, class Body>
+OUTGRAD_HD void for_columns(i64 j, i64 end, const Body& body) {
+  using Strip = typename StripOf<Lane, kCount>::Strip;
+  for (; end - j >= LaneIo<Strip>::kWidth; j += LaneIo<Strip>::kWidth) body(LaneIo<Strip>{}, j);
+  if constexpr (LaneIo<Strip>::kWidth > LaneIo<Lane>::kWidth) {
+    for (; end - j >= LaneIo<Lane>::kWidth; j += LaneIo<Lane>::kWidth) body(LaneIo<Lane>{}, j);
+  }
+  if constexpr (LaneIo<Lane>::kWidth > 1) {
+    if (j < end) for_single_columns(j, end, body);
   }
 }
 
+#ifdef OUTGRAD_AVX2
+// Operands that were computed before, [kOperands, kWords], in the row's order.
+template <class Terms, int kWords>
+struct KeptTerms : Terms {
+  const float* kept;
+
+  template <class Lane>
+  OUTGRAD_HD Tuple<Lane, Terms::kOperands> operands(i64 j) const {
+    Tuple<Lane, Terms::kOperands> result;
+    OUTGRAD_UNROLL
+    for (int o = 0; o < Terms::kOperands; ++o) result.v[o] = LaneIo<Lane>::load(kept + o * kWords + j);
+    return result;
+  }
+};
+
+// The same of a row's last elements, which are fewer, from `first` on: missing ones take the others' place.
+template <class Lane, class Terms>
+__attribute__((noinline)) Tuple<Lane, Terms::kSums> last_chunk_sums(const Terms& terms, i64 first, i64 n) {
+  constexpr int kWords = LaneIo<Lane>::kWidth * kChunkTerms;
+  alignas(64) float kept[Terms::kOperands * kWords];
+  const auto missing = Terms::missing();
+  for (int o = 0; o < Terms::kOperands; ++o) std::fill_n(kept + o * kWords, kWords, missing.v[o]);
+  for_columns<Lane, 1>(0, n - first, [&](auto io, i64 j) __attribute__((always_inline)) {
+    const auto operands = terms.template operands<typename decltype(io)::Value>(first + j);
+    OUTGRAD_UNROLL
+    for (int o = 0; o < Terms::kOperands; ++o) io.store(kept + o * kWords + j, operands.v[o]);
+  });
+  return whole_chunk_sums<Lane, float>(KeptTerms<Terms, kWords>{terms, kept}, 0);
+}
+#endif
+
+// The sums of a step's chunks, [kSums, kTreeLanes], in ChunkWord's order.
 template <class Lane, class T, class Terms>
 OUTGRAD_HD void step_sums(const Terms& terms, i64 n, i64 step, float* sums) {
   constexpr int kWidth = LaneIo<Lane>::kWidth;
   const i64 first = step * kStepTerms;
   int lane = 0;
+  const auto store = [&](const auto& chunks) __attribute__((always_inline)) {
+    OUTGRAD_UNROLL
+    for (int s = 0; s < Terms::kSums; ++s) LaneIo<Lane>::store(sums + s * kTreeLanes + lane, chunks.v[s]);
+    lane += kWidth;
+  };
   if constexpr (kWidth > 1) {
-    for (; lane < kTreeLanes && n - first >= (lane + kWidth) * kChunkTerms; lane += kWidth) {
-      const auto chunks = whole_chunk_sums<Lane, T>(terms, first + lane * kChunkTerms);
-      OUTGRAD_UNROLL
-      for (int s = 0; s < Terms::kSums; ++s) LaneIo<Lane>::store(sums + s * kTreeLanes + lane, chunks.v[s]);
-    }
+    while (lane < kTreeLanes && n - first >= (lane + kWidth) * kChunkTerms)
+      store(whole_chunk_sums<Lane, T>(terms, first + lane * kChunkTerms));
+    if (lane < kTreeLanes && n - first > lane * kChunkTerms)
+      store(last_chunk_sums<Lane>(terms, first + lane * kChunkTerms, n));
+  } else {
+    while (lane < kTreeLanes && n - first > lane * kChunkTerms)
+      store(chunk_sum(terms, step * kTreeLanes + lane, n));
   }
-  if (lane < kTreeLanes) single_chunk_sums<kWidth>(terms, n, step, lane, sums);
+  for (int s = 0; s < Terms::kSums; ++s)
+    std::fill(sums + s * kTreeLanes + lane, sums + (s + 1) * kTreeLanes, kMissingTerm);
 }
 
 // sum[i] += term[i] for i < kWords, where kWords is a multiple of the widest vector.
@@ -499,37 +558,6 @@ Tuple<float, Terms::kSums> row_sums(const Terms& terms, i64 n, Meanwhile&& meanw
   for (int s = 0; s < Terms::kSums; ++s)
     result.v[s] = fold_lanes<Lane>((steps > kGroupSteps ? sums : values) + s * kTreeLanes);
   return result;
-}
-
-// kCount vectors side by side; one if they are scalars.
-template <class Lane, int kCount>
-struct StripOf {
-  using Strip = Lane;
-};
-#ifdef OUTGRAD_AVX2
-template <class Isa, int kCount>
-struct StripOf<Vector<Isa>, kCount> {
-  using Strip = FloatPack<Isa, kCount>;
-};
-#endif
-
-template <class Body>
-__attribute__((noinline)) void for_single_columns(i64 begin, i64 end, const Body& body) {
-  for (i64 j = begin; j < end; ++j) body(LaneIo<float>{}, j);
-}
-
-// Calls body(LaneIo<...>, j) over the columns [j, end): for strips of kCount vectors, then for vectors, then
-// for single elements.
-template <class Lane, int kCount, class Body>
-OUTGRAD_HD void for_columns(i64 j, i64 end, const Body& body) {
-  using Strip = typename StripOf<Lane, kCount>::Strip;
-  for (; end - j >= LaneIo<Strip>::kWidth; j += LaneIo<Strip>::kWidth) body(LaneIo<Strip>{}, j);
-  if constexpr (LaneIo<Strip>::kWidth > LaneIo<Lane>::kWidth) {
-    for (; end - j >= LaneIo<Lane>::kWidth; j += LaneIo<Lane>::kWidth) body(LaneIo<Lane>{}, j);
-  }
-  if constexpr (LaneIo<Lane>::kWidth > 1) {
-    if (j < end) for_single_columns(j, end, body);
-  }
 }
 
 // Whether rows are written while the sums over the next rows are taken. This is done where stores wait for

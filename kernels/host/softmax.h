@@ -107,6 +107,13 @@ struct InTreeOrder {
   }
 };
 #ifdef OUTGRAD_AVX2
+template <class Isa>
+struct InTreeOrder<Vector<Isa>> {
+  template <class Elements>
+  static OUTGRAD_HD Vector<Isa> read(const Elements& elements, i64 j) {
+    return {{elements.template vector<Isa>(j)}};
+  }
+};
 template <class Isa, int kPart>
 struct InTreeOrder<FloatPack<Isa, 2, ChunkPart<float, kPart>>> {
   template <class Elements>
