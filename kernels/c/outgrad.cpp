@@ -42,7 +42,6 @@ using kernels::Operand;
 using kernels::Role;
 using kernels::Store;
 namespace catalogue = kernels::catalogue;
-using u64 = kernels::u64;
 
 // --- Errors --------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ using kernels::kKernels;
 using kernels::kStoreCount;
 using kernels::StoreId;
 using kernels::u32;
+using kernels::u64;
 
 inline constexpr int kFormats = 3;  // in the order of outgrad_format
 inline constexpr int kNorms = 2;  // LayerNorm, RMSNorm
@@ -42,7 +43,7 @@ struct Call {
 };
 
 // The contracts are in kernels/host/elementwise.h, forwards.h, parity.h, code.h, mxfp8.h, fp8.h, fp4.h,
-// bias.h, gated.h, product.h, layernorm.h, norm_store.h and softmax.h.
+// bias.h, gated.h, product.h, layernorm.h, norm_store.h, softmax.h and dropout.h.
 struct FormatKernels {
   using Run = void(const Call& call);
 
@@ -71,6 +72,8 @@ struct FormatKernels {
   Run* norm_forward[kNorms][kStoreCount] = {};
   Run* norm_backward[kNorms][kStoreCount] = {};
 
+  void (*dropout)(const void* x, void* y, i64 n, u64 seed, double p);
+
   i64 (*norm_workspace)(i64 rows, i64 n);  // words
   i64 (*bias_workspace)(i64 rows, i64 n);  // words
 };
@@ -86,10 +89,10 @@ inline constexpr Family kBaseline = {&kF32Baseline, &kF16Baseline, &kBf16Baselin
 inline constexpr Family kAvx2 = {&kF32Avx2, &kF16Avx2, &kBf16Avx2};
 inline constexpr Family kAvx512 = {&kF32Avx512, &kF16Avx512, &kBf16Avx512};
 
-// For programs that are linked with the static library and measure the kernels themselves: those of the
-// instruction set that the process has chosen, or kernels::SpecError if OUTGRAD_ISA names none; and the
-// tables of a store of few bits for a call's activation, store and bits, with the bound of
-// outgrad_store_error, where `amax` is given as bits.
+// For what is linked with the static library and measures kernels themselves, or needs one that the C
+// interface lacks: those of the instruction set that the process has chosen, or kernels::SpecError if
+// OUTGRAD_ISA names none; and the tables of a store of few bits for a call's activation, store and bits, with
+// the bound of outgrad_store_error, where `amax` is given as bits.
 const FormatKernels& chosen_kernels(outgrad_format format);
 double make_tables(const outgrad_call& call, float scale, u32 amax, void* tables);
 

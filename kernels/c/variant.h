@@ -11,6 +11,7 @@
 #include "kernels/catalogue/codes.h"
 #include "kernels/forwards.h"
 #include "kernels/host/code.h"
+#include "kernels/host/dropout.h"
 #include "kernels/host/forwards.h"
 #include "kernels/host/fp4.h"
 #include "kernels/host/fp8.h"
@@ -173,6 +174,11 @@ void softmax_backward(const Call& call) {
                                                a.n);
 }
 
+template <class T>
+void dropout(const void* x, void* y, i64 n, u64 seed, double p) {
+  kernels::dropout(as<const T>(x), as<T>(y), n, seed, p);
+}
+
 template <kernels::Norm N, class Store, class T>
 void norm_forward(const Call& call) {
   constexpr KernelId kId =
@@ -275,6 +281,7 @@ constexpr FormatKernels kernels_of(std::integer_sequence<int, kKernel...>) {
                     .softmax_forward = softmax_forward<T>,
                     .softmax_encode = softmax_encode<T>,
                     .softmax_backward = softmax_backward<T>,
+                    .dropout = dropout<T>,
                     .norm_workspace = norm_workspace,
                     .bias_workspace = bias_workspace};
   add_y<T>(all, typename ActivationFits<T>::Type{}, kernels::ActivationForwards{});

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "kernels/c/outgrad.h"
+#include "kernels/c/table.h"
 #include "kernels/formats.h"
-#include "kernels/host/dropout.h"
 #include "kernels/host/parallel.h"
 #include "kernels/side_policy.h"
 #include "kernels/torch/cuda.h"
@@ -190,9 +190,7 @@ class Host {
   }
 
   static void drop(const outgrad_call& of, const void* x, void* y, const Drop& how) {
-    by_type(of.format, [&]<class T>(T) {
-      kernels::dropout(static_cast<const T*>(x), static_cast<T*>(y), of.rows * of.n, *how.seed, how.p);
-    });
+    c::chosen_kernels(of.format).dropout(x, y, of.rows * of.n, *how.seed, how.p);
   }
 
   static outgrad_call with_parameters(outgrad_call call, const InFp32& gamma, const InFp32& beta) {

@@ -47,6 +47,19 @@ const char* kind_name(int kind) {
   return kind == kQueries ? "queries" : kind == kSizes ? "sizes" : c_calls::kFunctions[kind].name;
 }
 
+std::vector<const c::FormatKernels*> kernels_of(outgrad_format format) {
+  std::vector<const c::FormatKernels*> all = {c::kBaseline[format]};
+#if defined(OUTGRAD_C_X86)
+  const std::string chosen = outgrad_instruction_set();
+  if (chosen != "baseline") all.push_back(c::kAvx2[format]);
+  if (chosen.starts_with("avx512")) all.push_back(c::kAvx512[format]);
+#if defined(OUTGRAD_C_AVX512_BF16)
+  if (chosen == "avx512_bf16" && format == OUTGRAD_BF16) all.push_back(&c::kBf16Avx512Bf16);
+#endif
+#endif
+  return all;
+}
+
 namespace {
 
 using namespace c_calls;
@@ -177,20 +190,6 @@ void call_kernels(const Call& c, const c::FormatKernels& kernels) {
   auto* const run = is_activation(c.id) ? by_store[OUTGRAD_STORE_Y][c.given.activation]
                                         : kernels.run[static_cast<int>(kernel)];
   run({c.given, a});
-}
-
-// The kernels of every instruction set that this process may run, the chosen one last.
-std::vector<const c::FormatKernels*> kernels_of(outgrad_format format) {
-  std::vector<const c::FormatKernels*> all = {c::kBaseline[format]};
-#if defined(OUTGRAD_C_X86)
-  const std::string chosen = outgrad_instruction_set();
-  if (chosen != "baseline") all.push_back(c::kAvx2[format]);
-  if (chosen.starts_with("avx512")) all.push_back(c::kAvx512[format]);
-#if defined(OUTGRAD_C_AVX512_BF16)
-  if (chosen == "avx512_bf16" && format == OUTGRAD_BF16) all.push_back(&c::kBf16Avx512Bf16);
-#endif
-#endif
-  return all;
 }
 
 // --- The contract --------------------------------------------------------------------------------

@@ -17,7 +17,9 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "kernels/c/table.h"
 #include "kernels/portable.h"
 #include "tests/kernels/c_calls.h"
 
@@ -40,6 +42,9 @@ struct Tally {
   // calls that nothing refuses and whose arrays are no memory of the case's: not made
   i64 astray = 0;
 };
+
+// The kernels of every instruction set that this process may run, the chosen one last.
+std::vector<const c::FormatKernels*> kernels_of(outgrad_format format);
 
 // "" if all holds, else the call and what is wrong with it.
 std::string run_case(std::span<const std::uint8_t> bytes, Tally& tally);

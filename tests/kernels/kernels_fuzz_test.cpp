@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <vector>
 
 #if defined(__SSE2__)
 #include <xmmintrin.h>
@@ -58,6 +60,26 @@ TEST(KernelsFuzz, SeededCasesHold) {
   // Some, or they are not recognised; few, or the others are.
   EXPECT_GT(tally.astray, 0);
   EXPECT_LT(tally.astray, 40);
+}
+
+// The C interface has no dropout: PyTorch's operators call it in the table.
+TEST(KernelsOfEveryInstructionSet, DropTheSame) {
+  constexpr u64 kSeed = 7;
+  patterns::Random random(kSeed);
+  std::vector<u32> x(5001);
+  for (u32& word : x) word = random.next() & 0xbfffbfff;  // in every format numbers, none of them infinite
+  for (const outgrad_format format : {OUTGRAD_F32, OUTGRAD_F16, OUTGRAD_BF16}) {
+    const i64 n = static_cast<i64>(x.size()) * (format == OUTGRAD_F32 ? 1 : 2) - 1;
+    std::vector<u32> want;
+    for (const c::FormatKernels* const kernels : kernels_of(format)) {
+      std::vector<u32> y(x.size(), ~0u);
+      kernels->dropout(x.data(), y.data(), n, kSeed, 0.25);
+      if (want.empty()) want = y;
+      EXPECT_EQ(y, want) << "format " << format;
+    }
+    EXPECT_NE(want, x);
+    EXPECT_GT(std::ranges::count(want, 0u), 0);
+  }
 }
 
 #if defined(__SSE2__)

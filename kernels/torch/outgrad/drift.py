@@ -126,7 +126,7 @@ def runs(norm: Any) -> None:
     """Looks without waiting if nothing has since this norm ran last: no optimizer has stepped."""
     if norm._outgrad_looks == looks:
         look(wait=False)
-    norm._outgrad_looks = looks
+    norm.__dict__["_outgrad_looks"] = looks  # nn.Module takes a microsecond to set what is no parameter
 
 
 def _accelerator(device: torch.device) -> Any:
