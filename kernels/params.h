@@ -187,6 +187,9 @@ struct GpuNormSchedule {
   // all rows share, which stays in the caches.
   CacheHint loads = CacheHint::none;
   CacheHint stores = CacheHint::none;  // of y, z and dx
+  // lanes of a warp that share a row, while the others have rows of their own: 8 or 16; 32: all of them; 0 =
+  // chosen by n
+  int row_lanes = 0;
 };
 
 struct DefaultGpuNormSchedule {

@@ -245,7 +245,7 @@ Prediction of_rows(const Architecture& architecture, const GpuVariant& variant, 
   const double threads = std::min<double>(p.resident_blocks, per_sm) * main.threads;
   p.occupancy = threads / architecture.threads_per_sm;
   // elements of a row that a thread has, on average
-  const double own = static_cast<double>(problem.cols) / (s.row_warps * kWarp);
+  const double own = static_cast<double>(problem.cols) / kernels::cuda::row_threads(s);
   // that a thread has a part of
   const double rows = static_cast<double>(problem.rows) / (blocks * s.block_rows);
   // and the slots they are of
@@ -271,7 +271,7 @@ Prediction of_rows(const Architecture& architecture, const GpuVariant& variant, 
   p.ns *= rounding(per_sm, p.resident_blocks);
   // Rows that the SM has side by side wait for their sums together.
   const int sums = kernels::cuda::column_sums(kind.norm);  // over a row, too
-  const double beside = threads / (kWarp * s.row_warps);
+  const double beside = threads / kernels::cuda::row_threads(s);
   p.ns += sums * (s.rows_ahead > 0 ? kSumAheadNs : kSumNs) / (beside * static_cast<double>(problem.cols));
   return p;
 }
@@ -279,7 +279,7 @@ Prediction of_rows(const Architecture& architecture, const GpuVariant& variant, 
 }  // namespace
 
 int block_threads(const GpuVariant& variant) {
-  return is_norm(variant.problem.kernel) ? kWarp * variant.norm.row_warps * variant.norm.block_rows
+  return is_norm(variant.problem.kernel) ? kernels::cuda::block_threads(variant.norm)
                                          : variant.schedule.threads;
 }
 

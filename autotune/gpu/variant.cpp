@@ -128,7 +128,8 @@ DeviceKernel GpuVariant::main_kernel() const {
 bool GpuVariant::takes(i64 cols) const {
   if (problem.over_rows() && is_wide(problem) && cols % kOctet != 0) return false;
   if (!is_norm(problem.kernel)) return true;
-  if (norm.home == RowHome::registers) return kernels::row_steps(cols) <= norm.octets * norm.row_warps;
+  if (norm.home == RowHome::registers)
+    return cols <= i64{kernels::cuda::row_threads(norm)} * norm.octets * kOctet;
   // as much shared memory as the device is known to have
   return norm.home == RowHome::memory || cols <= problem.cols;
 }
@@ -167,7 +168,9 @@ nlohmann::json GpuVariant::parameters() const {
   nlohmann::json parameters;
   const auto add = [&](const char* name, const auto& field) { parameters[name] = parameter_of(field); };
   if (is_norm(problem.kernel)) {
-    each_field(norm, add);
+    GpuNormSchedule chosen = norm;
+    chosen.row_lanes = 0;  // which follow
+    each_field(chosen, add);
   } else {
     parameters["fit"] = fit->type;
     each_field(schedule, add);
@@ -251,6 +254,13 @@ struct NormShape {
   NormKind kind = norm_kind(problem.kernel);
   bool wide = is_wide(problem);
   int element_bytes = bytes_of(problem.format);
+
+  // The threads of a block's rows.
+  std::int64_t threads(std::int64_t home, std::int64_t warps, std::int64_t octets, std::int64_t rows) const {
+    return warps * rows *
+           kernels::cuda::row_lanes_of(static_cast<RowHome>(home), static_cast<int>(warps),
+                                       static_cast<int>(octets), static_cast<int>(rows), problem.cols);
+  }
 };
 
 template <class Value>
@@ -297,14 +307,19 @@ void constrain_threads(Space& space, const NormShape& of) {
                      return p[0] != kRegisters ||
                             (p[1] * p[2] >= steps && p[1] * p[2] <= kernels::cuda::kMostRegisterSteps);
                    });
-  space.constraint("most threads have a part of the row", {"row_warps", "octets"},
-                   [=](const Point& p) { return p[0] * p[1] < 2 * steps; });
+  space.constraint("most threads have a part of the row", {"home", "row_warps", "octets", "block_rows"},
+                   [=](const Point& p) {
+                     const std::int64_t threads = of.threads(p[0], p[1], p[2], p[3]) / p[3];
+                     return threads * p[2] < 2 * (threads < kernels::kTreeLanes
+                                                      ? of.problem.cols / kOctet
+                                                      : kernels::kTreeLanes * steps);
+                   });
   space.constraint("a block has at most 1024 threads", {"row_warps", "block_rows"},
                    [](const Point& p) { return p[0] * p[1] <= kernels::kTreeLanes; });
   const int max_threads = of.architecture.threads_per_sm, max_blocks = of.architecture.blocks_per_sm;
   space.constraint("registers are kept for blocks that an SM can hold",
-                   {"row_warps", "block_rows", "resident_blocks"}, [=](const Point& p) {
-                     return p[0] * p[1] * p[2] * kernels::kTreeLanes <= max_threads && p[2] <= max_blocks;
+                   {"home", "row_warps", "octets", "block_rows", "resident_blocks"}, [=](const Point& p) {
+                     return of.threads(p[0], p[1], p[2], p[3]) * p[4] <= max_threads && p[4] <= max_blocks;
                    });
   const int tensor_words = kernels::cuda::detail::octet_words(of.element_bytes) *
                            ((of.kind.forward ? 1 : 2) + (of.kind.residual ? 1 : 0)),
@@ -313,7 +328,7 @@ void constrain_threads(Space& space, const NormShape& of) {
       "what a thread keeps of its rows leaves it registers for more",
       {"home", "row_warps", "octets", "block_rows", "resident_blocks", "sums"}, [=](const Point& p) {
         constexpr std::int64_t kPerSm = 65536, kPerThread = 255;
-        const std::int64_t there = std::min(kPerThread, kPerSm / (kernels::kTreeLanes * p[1] * p[3] * p[4]));
+        const std::int64_t there = std::min(kPerThread, kPerSm / (of.threads(p[0], p[1], p[2], p[3]) * p[4]));
         return p[0] != kRegisters || p[2] * (tensor_words + (p[5] == kFused ? sum_words : 0)) < there;
       });
   space.constraint("the grid has at least the blocks that registers are kept for",

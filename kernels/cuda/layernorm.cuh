@@ -93,13 +93,13 @@ bool shape_holds(i64 rows, i64 n, const SideBuffer<Float>& side) {
 
 // A schedule with nothing left open. The plan (kernels/cuda/plan.h) decides which one a row uses at run time;
 // here are its instances.
-template <class Schedule, int Warps, int Octets, RowHome Home, RowUse Use>
+template <class Schedule, int Warps, int Octets, RowHome Home, RowUse Use, int Lanes = kTreeLanes>
 struct ChosenNormSchedule {
   static constexpr GpuNormSchedule kOpen = Schedule::kSchedule;
   static_assert(kOpen.row_warps >= 0 && kOpen.octets >= 0 && kOpen.block_rows >= 0 &&
                     kOpen.resident_blocks >= 0 && kOpen.rows_ahead >= -1,
                 "0, or -1 rows ahead, leaves a member open");
-  static constexpr GpuNormSchedule kSchedule = chosen(kOpen, Warps, Octets, Home, Use);
+  static constexpr GpuNormSchedule kSchedule = chosen(kOpen, Warps, Octets, Home, Use, Lanes);
 };
 
 template <class T, bool Residual, class Store = void>
@@ -115,21 +115,32 @@ template <class Schedule>
 struct Choice {};
 
 // Calls body(Choice<..>{}) with the instance of a plan's schedule, which is one of those offered for rows in
-// registers.
-template <class Schedule, RowUse Use, int MostWarps, int Warps = 1, int Own = 1, class Body>
+// registers. Splits: a warp may have several rows.
+template <class Schedule, RowUse Use, int MostWarps, bool Splits, int Warps = 1, int Own = 1, class Body>
 cudaError_t with_registers(const GpuNormSchedule& planned, const Body& body) {
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   if constexpr (!wants_registers(S) || Warps > MostWarps) {
     return cudaErrorInvalidValue;
   } else {
     if constexpr (is_offered(S, Use, Warps, Own)) {
-      if (planned.row_warps == Warps && planned.octets == Own)
-        return body(Choice<ChosenNormSchedule<Schedule, Warps, Own, RowHome::registers, Use>>{});
+      const auto with_lanes = [&]<int Lanes>() {
+        return body(Choice<ChosenNormSchedule<Schedule, Warps, Own, RowHome::registers, Use, Lanes>>{});
+      };
+      if (planned.row_warps == Warps && planned.octets == Own) {
+        if constexpr (Splits && Warps == 1) {
+          if (planned.row_lanes == kFewestLanes) return with_lanes.template operator()<kFewestLanes>();
+          static_assert(4 * kFewestLanes == kTreeLanes);
+          if constexpr (Own == most_octets(S, Use)) {  // fewer would be more octets in fewer lanes
+            if (planned.row_lanes < kTreeLanes) return with_lanes.template operator()<2 * kFewestLanes>();
+          }
+        }
+        return with_lanes.template operator()<kTreeLanes>();
+      }
     }
     if constexpr (Own < most_octets(S, Use)) {
-      return with_registers<Schedule, Use, MostWarps, Warps, 2 * Own>(planned, body);
+      return with_registers<Schedule, Use, MostWarps, Splits, Warps, 2 * Own>(planned, body);
     } else {
-      return with_registers<Schedule, Use, MostWarps, 2 * Warps, 1>(planned, body);
+      return with_registers<Schedule, Use, MostWarps, Splits, 2 * Warps, 1>(planned, body);
     }
   }
 }
@@ -243,9 +254,10 @@ cudaError_t launch_forward_rows(const NormForwardArrays<T>& a, const LaunchPlan&
     };
   };
   constexpr RowUse kUse = kForwardUse<T, Residual, Store>;
+  constexpr bool kPlain = kCodeScales<Store> == CodeScales::none;
   const auto wide_instance = in_rows.template operator()<true>();
   if (plan.norm.home == RowHome::registers)
-    return with_registers<Schedule, kUse, kTreeLanes>(plan.norm, wide_instance);
+    return with_registers<Schedule, kUse, kTreeLanes, kPlain>(plan.norm, wide_instance);
   return plan.wide ? with_loops<Schedule, kUse, true>(plan.norm, wide_instance)
                    : with_loops<Schedule, kUse, false>(plan.norm, in_rows.template operator()<false>());
 }
@@ -328,17 +340,18 @@ cudaError_t launch_backward_rows(const NormBackwardArrays<T>& a, const LaunchPla
   constexpr bool kFused = S.sums != ColumnSums::separate;
   const auto in_registers = [&]<SideChannels Side>() {
     constexpr RowUse kUse = backward_use<N, T, Residual, kFused, Side == SideChannels::some, Drops>();
-    return with_registers<Schedule, kUse, most_backward_warps(S)>(
-        plan.norm, [&]<class Chosen>(Choice<Chosen>) {
-          if constexpr (kFused) {
-            return launch_rows(
-                norm_backward_slots<N, T, Chosen, Residual, Side, ParameterFormat::f32, Drops, Store>,
-                planned, stream, a);
-          } else {
-            return launch_rows(norm_backward<N, T, Chosen, true, Residual, Side, Drops, Store>, planned,
-                               stream, a);
-          }
-        });
+    return with_registers < Schedule, kUse, most_backward_warps(S),
+           kCodeScales<Store> ==
+               CodeScales::none > (plan.norm, [&]<class Chosen>(Choice<Chosen>) {
+                 if constexpr (kFused) {
+                   return launch_rows(
+                       norm_backward_slots<N, T, Chosen, Residual, Side, ParameterFormat::f32, Drops, Store>,
+                       planned, stream, a);
+                 } else {
+                   return launch_rows(norm_backward<N, T, Chosen, true, Residual, Side, Drops, Store>,
+                                      planned, stream, a);
+                 }
+               });
   };
   if (plan.norm.home == RowHome::registers)
     return plan.side == SideChannels::some ? in_registers.template operator()<SideChannels::some>()

@@ -99,8 +99,9 @@ __device__ __forceinline__ void watch_channels(const NormForwardArrays<T>& a) {
 }
 
 template <class Schedule>
-inline constexpr int kNormThreads =
-    kTreeLanes * Schedule::kSchedule.row_warps * Schedule::kSchedule.block_rows;
+inline constexpr int kNormThreads = block_threads(Schedule::kSchedule);
+template <GpuNormSchedule S, bool Apart = false>
+using NormThread = RowThread<S.row_warps, S.block_rows, Apart, S.row_lanes>;
 
 // --- Forward -------------------------------------------------------------------------------------
 
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   watch_channels<P>(a);
   const Dropping dropping = dropping_of<Drops>(a.dropout);
   OutputCodes<Store, S.home == RowHome::registers, Wide> codes(a.kept, a.n);
-  RowThread<S.row_warps, S.block_rows> thread;
+  NormThread<S> thread;
 #pragma unroll 1
   for (i64 first = static_cast<i64>(blockIdx.x) * S.block_rows; first < a.rows;
        first += static_cast<i64>(gridDim.x) * S.block_rows) {
@@ -415,7 +416,7 @@ __device__ __forceinline__ const void* absent_gamma() {
 template <Norm N, GpuNormSchedule S, class T, class Thread, bool Aside, ParameterFormat P>
 struct OwnColumns {
   static constexpr bool kKept = S.octets == 1;
-  static constexpr int kThreads = kTreeLanes * S.row_warps * S.block_rows, kQuads = kOctet / 4;
+  static constexpr int kThreads = block_threads(S), kQuads = kOctet / 4;
   float4* aside;
   const void *from_gamma[S.octets], *from_beta[S.octets];
   Tuple<float, kOctet> reciprocals[S.octets], kept_gamma, kept_beta;
@@ -616,7 +617,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
   constexpr GpuNormSchedule S = Schedule::kSchedule;
   static_assert(norm_schedule_holds<S>());
   const KeptOutput<T, Store> output(a);
-  RowThread<S.row_warps, S.block_rows> thread;
+  NormThread<S> thread;
 #pragma unroll 1
   for (i64 first = static_cast<i64>(blockIdx.x) * S.block_rows; first < a.rows;
        first += static_cast<i64>(gridDim.x) * S.block_rows) {
@@ -774,7 +775,7 @@ __global__ void __launch_bounds__(kNormThreads<Schedule>, Schedule::kSchedule.re
       detail::has_reciprocals_aside(
           S, detail::backward_use(N, sizeof(T), Residual, true, Side != SideChannels::none, Drops));
   using Home = BackwardHome<T, S, true, Residual, kAside && S.rows_ahead != 0, Store>;
-  using Thread = RowThread<S.row_warps, S.block_rows, true>;
+  using Thread = NormThread<S, true>;
   using Sums = ColumnSumsOf<N, S.octets>;
   constexpr int kThreads = kNormThreads<Schedule>;
   [[maybe_unused]] bool poisoned = false;

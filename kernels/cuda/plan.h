@@ -42,7 +42,9 @@ inline constexpr int kEncodingThreads = 128;
 inline constexpr int kMostRegisterSteps = kGroupSteps;
 // Rows side by side make blocks of this many warps, enough that an SM's limit on blocks does not matter.
 // Blocks that sum over rows have more warps, because a block adds up its slots before it writes them.
-inline constexpr int kBlockWarps = 4, kSumBlockWarps = 8;
+inline constexpr int kBlockWarps = 4, kSumBlockWarps = 8, kMostBlockRows = 8;
+// of a warp that has several rows: with fewer, the lanes of a row read less than a line of a 16-bit format
+inline constexpr int kFewestLanes = 8;
 
 // The last kernel of a norm's backward adds up at most this many rows of sums, with this many columns per
 // block. Each thread loads 32 rows together: 256 KiB in flight for each 1024 columns.
@@ -262,6 +264,24 @@ inline i64 bias_backward_workspace(i64 rows, i64 n) {
 }
 #endif
 
+// The lanes that share a row of n elements in each of its warps: all, unless fewer lanes of one warp hold a
+// short row and the block's rows, if their number is not open (0), fill a warp.
+OUTGRAD_HD constexpr int row_lanes_of(RowHome home, int warps, int octets, int block_rows, i64 n) {
+  constexpr i64 kMostShort = 2 * kStepTerms;
+  const bool splits = home == RowHome::registers && warps == 1 && n <= kMostShort &&
+                      (block_rows == 0 || block_rows * kFewestLanes >= kTreeLanes);
+  int lanes = splits ? kFewestLanes : kTreeLanes;
+  while (lanes < kTreeLanes && lanes * octets * kOctet < n) lanes *= 2;
+  return lanes;
+}
+// Threads that share a row, and those of a block.
+OUTGRAD_HD constexpr int row_threads(const GpuNormSchedule& schedule) {
+  return schedule.row_warps * (schedule.row_lanes != 0 ? schedule.row_lanes : kTreeLanes);
+}
+OUTGRAD_HD constexpr int block_threads(const GpuNormSchedule& schedule) {
+  return row_threads(schedule) * schedule.block_rows;
+}
+
 namespace detail {
 
 // --- Schedules of norms with nothing left open ---------------------------------------------------
@@ -330,16 +350,19 @@ OUTGRAD_HD constexpr int default_octets(RowUse use) {
 
 // `schedule` with nothing left open, for rows in this home.
 OUTGRAD_HD constexpr GpuNormSchedule chosen(GpuNormSchedule schedule, int warps, int octets, RowHome home,
-                                            RowUse use) {
+                                            RowUse use, int lanes = kTreeLanes) {
   schedule.row_warps = warps;
   schedule.octets = octets;
   schedule.home = home;
+  schedule.row_lanes = lanes;
   if (home != RowHome::registers) schedule.block_rows = 1;  // one row at a time
+  const int rows_of_warp = kTreeLanes / lanes;
   if (schedule.block_rows == 0)
-    schedule.block_rows = larger(1, (use.in_turn ? kSumBlockWarps : kBlockWarps) / warps);
+    schedule.block_rows = larger(
+        1, smaller(kMostBlockRows, rows_of_warp * (use.in_turn ? kSumBlockWarps : kBlockWarps) / warps));
   schedule.block_rows = smaller(schedule.block_rows, kTreeLanes / warps);
   if (schedule.resident_blocks == 0)
-    schedule.resident_blocks = larger(1, use.resident_warps / (warps * schedule.block_rows));
+    schedule.resident_blocks = larger(1, rows_of_warp * use.resident_warps / (warps * schedule.block_rows));
   if (schedule.rows_ahead < 0) schedule.rows_ahead = default_rows_ahead(use, octets);
   return schedule;
 }
@@ -369,13 +392,23 @@ OUTGRAD_HD constexpr int most_backward_warps(const GpuNormSchedule& schedule) {
 }
 
 // The first offered schedule (fewest warps per row, then fewest octets per thread) whose registers hold a row
-// of `steps` steps of the tree. If there is none, a schedule with no warps.
+// of n elements. If there is none, a schedule with no warps. splits: a warp may have several rows; then fewer
+// lanes share a row before a thread has fewer octets of it, since what a thread does once a row is most of a
+// short row's work.
 OUTGRAD_HD constexpr GpuNormSchedule in_registers(const GpuNormSchedule& schedule, RowUse use, int most_warps,
-                                                  i64 steps) {
+                                                  i64 n, bool splits) {
+  const int most = most_octets(schedule, use);
+  const auto lanes_of = [&](int warps, int octets) {
+    if (!splits || warps > 1) return kTreeLanes;
+    return schedule.row_lanes != 0 ? schedule.row_lanes
+                                   : row_lanes_of(RowHome::registers, warps, octets, schedule.block_rows, n);
+  };
   for (int warps = 1; warps <= most_warps; warps *= 2) {
-    for (int octets = 1; octets <= most_octets(schedule, use); octets *= 2) {
-      if (is_offered(schedule, use, warps, octets) && steps <= octets * warps)
-        return chosen(schedule, warps, octets, RowHome::registers, use);
+    for (int octets = 1; octets <= most; octets *= 2) {
+      const int lanes = lanes_of(warps, octets);
+      if (!is_offered(schedule, use, warps, octets) || i64{lanes} * warps * octets * kOctet < n) continue;
+      if (octets < most && lanes_of(warps, 2 * octets) < lanes) continue;
+      return chosen(schedule, warps, octets, RowHome::registers, use, lanes);
     }
   }
   GpuNormSchedule none = schedule;
@@ -422,8 +455,7 @@ OUTGRAD_HD constexpr i64 slots_block_bytes(const GpuNormSchedule& schedule, Norm
     bytes += schedule.octets * kOctet * static_cast<int>(sizeof(float));
   }
   for (i64 slots = own_slots; slots > 1; slots /= 2) bytes += sums;
-  return static_cast<i64>(larger(bytes, side_by_side)) * kTreeLanes * schedule.row_warps *
-         schedule.block_rows;
+  return i64{larger(bytes, side_by_side)} * block_threads(schedule);
 }
 
 // Bytes of shared memory for one tensor's row.
@@ -669,6 +701,7 @@ struct NormTask {
   CodeScales codes = CodeScales::none;
 
   bool prepared() const { return side || !aligned; }
+  bool splits() const { return codes == CodeScales::none; }  // a warp may have several rows
 };
 
 namespace detail {
@@ -683,7 +716,7 @@ inline i64 row_memory(const PlanLimits& limits, int sums) {
 
 // The most shared memory that a kernel declares for exchanges between the warps of a row.
 inline i64 declared_bytes(const GpuNormSchedule& s) {
-  return i64{2} * s.block_rows * s.row_warps * kTreeLanes * static_cast<i64>(sizeof(Tuple<float, 2>));
+  return i64{2} * block_threads(s) * static_cast<i64>(sizeof(Tuple<float, 2>));
 }
 
 // Whether registers hold the rows. If not, the plan depends on the device's shared memory.
@@ -693,7 +726,7 @@ inline bool rows_in_registers(const GpuNormSchedule& schedule, bool forward, con
                          : backward_use(task.norm, task.element_bytes, task.residual,
                                         schedule.sums != ColumnSums::separate, task.prepared(), task.drops);
   return task.wide &&
-         in_registers(schedule, use, forward ? kTreeLanes : most_backward_warps(schedule), row_steps(task.n))
+         in_registers(schedule, use, forward ? kTreeLanes : most_backward_warps(schedule), task.n, false)
                  .row_warps != 0;
 }
 
@@ -705,7 +738,7 @@ inline PlannedLaunch rows_launch(DeviceKernel kernel, const GpuNormSchedule& s, 
   const bool asks = shared_bytes > 0 && shared_bytes + declared_bytes(s) > kUnaskedSharedBytes;
   return {.kernel = kernel,
           .blocks = looping_blocks((rows + s.block_rows - 1) / s.block_rows, s.blocks_per_sm, limits.sms),
-          .threads = kTreeLanes * s.row_warps * s.block_rows,
+          .threads = block_threads(s),
           .shared_bytes = shared_bytes,
           .most_shared_bytes = asks ? most_shared_bytes : 0};
 }
@@ -725,7 +758,7 @@ inline LaunchPlan norm_forward_plan(const GpuNormSchedule& schedule, const NormT
     return plan;
   }
   if (detail::rows_in_registers(schedule, true, task)) {
-    plan.norm = detail::in_registers(schedule, use, kTreeLanes, row_steps(task.n));
+    plan.norm = detail::in_registers(schedule, use, kTreeLanes, task.n, task.splits());
   } else {
     most_shared_bytes = detail::row_memory(limits, 1);
     plan.norm = detail::in_loops(schedule, use, task.n, task.element_bytes, 1, task.wide, most_shared_bytes);
@@ -782,7 +815,8 @@ inline LaunchPlan norm_backward_plan(const GpuNormSchedule& schedule, const Norm
   if (registers) {
     const detail::RowUse use = detail::backward_use(task.norm, task.element_bytes, task.residual, fused,
                                                     task.prepared(), task.drops);
-    plan.norm = detail::in_registers(schedule, use, detail::most_backward_warps(schedule), row_steps(task.n));
+    plan.norm =
+        detail::in_registers(schedule, use, detail::most_backward_warps(schedule), task.n, task.splits());
   }
   if (registers && fused) {
     GpuNormSchedule s = plan.norm;

@@ -39,7 +39,11 @@ OUTGRAD_HD constexpr bool norm_schedule_holds() {
                 "a thread keeps 1, 2, 4 or 8 octets of a row");
   static_assert(S.home != RowHome::registers || S.octets * S.row_warps <= kMostRegisterSteps,
                 "registers hold one group of the tree, 2^14 elements");
-  static_assert(is_power(S.block_rows, 8), "a block has 1, 2, 4 or 8 rows side by side");
+  static_assert(is_power(S.row_lanes, kTreeLanes) && S.row_lanes >= kFewestLanes,
+                "8, 16 or 32 lanes share a row");
+  static_assert(S.row_lanes == kTreeLanes || (S.home == RowHome::registers && S.row_warps == 1),
+                "a row that shares its warp with others lies in registers");
+  static_assert(is_power(S.block_rows, kMostBlockRows), "a block has 1, 2, 4 or 8 rows side by side");
   static_assert(S.row_warps * S.block_rows <= 32, "a block has at most 1024 threads");
   static_assert(is_power(S.access_bytes, 16) && S.access_bytes >= 4, "an access is 4, 8 or 16 bytes");
   static_assert(S.blocks_per_sm >= 0 && S.resident_blocks >= 1);
@@ -49,25 +53,33 @@ OUTGRAD_HD constexpr bool norm_schedule_holds() {
 
 // --- Threads and their sums ----------------------------------------------------------------------
 
-// A thread's place in a block of `Rows` rows side by side, with `Warps` warps each. Apart: no row waits for
-// the threads of another row. A block then takes all 16 of its barriers from an SM's 64 (for 32 blocks),
-// because compilers do not know which barriers it uses. So at most 4 blocks are resident.
-template <int Warps, int Rows, bool Apart = false>
+// A thread's place in a block of `Rows` rows side by side, with `Warps` warps each, or with `Lanes` lanes of
+// a warp. Lanes of the tree that are that many apart, or more, are then octets of one thread, or have
+// nothing, and are folded before the others, as in the tree. Apart: no row waits for the threads of another
+// row. A block then takes all 16 of its barriers from an SM's 64 (for 32 blocks), because compilers do not
+// know which barriers it uses. So at most 4 blocks are resident.
+template <int Warps, int Rows, bool Apart = false, int Lanes = kTreeLanes>
 struct RowThread {
+  static_assert(Lanes == kTreeLanes || Warps == 1);
   static constexpr int kWarps = Warps, kRows = Rows;
-  static constexpr u32 kApart = kTreeLanes * Warps;  // octets between two octets of the same thread
-  u32 lane = threadIdx.x % kTreeLanes;
+  static constexpr u32 kApart = Lanes * Warps;  // octets between two octets of the same thread
+  u32 lane = threadIdx.x % Lanes;
   u32 warp = threadIdx.x / kTreeLanes % Warps;
   u32 row = threadIdx.x / kApart;
   u32 turn = 0;  // which of two buffers the next exchange uses
 
   __device__ __forceinline__ u32 first() const { return warp * kTreeLanes + lane; }
+  // The lanes of this warp that share the row. Rows of one warp may take different numbers of turns.
+  static __device__ __forceinline__ u32 row_mask() {
+    if constexpr (Lanes == kTreeLanes) return 0xffffffffu;
+    return ((1u << Lanes % kTreeLanes) - 1) << threadIdx.x % kTreeLanes / Lanes * Lanes;
+  }
 
   // Orders the memory accesses of the threads that share a row. All of these threads take part or, unless
   // rows are apart, every thread of the block. Of a block's barriers, __syncthreads uses number 0.
   __device__ __forceinline__ void barrier() const {
     if constexpr (Warps == 1) {
-      __syncwarp();
+      __syncwarp(row_mask());
     } else if constexpr (Rows == 1 || !Apart) {
       __syncthreads();
     } else {
@@ -95,24 +107,24 @@ struct RowThread {
     }
   }
 
-  // finish(sum) of the lanes' sums. If there are two sums, each half of the warp folds one and finishes it
+  // finish(sum) of the lanes' sums. If there are two sums, each half of the lanes folds one and finishes it
   // for both halves.
   template <int Sums, class Finish>
   __device__ __forceinline__ Tuple<float, Sums> fold_lanes(const Tuple<float, Sums>& sum,
                                                            const Finish& finish) const {
     static_assert(Sums <= 2);
-    constexpr unsigned kAll = 0xffffffffu;
-    constexpr int kHalf = kTreeLanes / 2;
+    const unsigned all = row_mask();
+    constexpr int kHalf = Lanes / 2;
     const bool second = Sums == 2 && lane >= kHalf;
     float own = second ? sum.v[Sums - 1] : sum.v[0];
-    own = add_rn(own, __shfl_xor_sync(kAll, second ? sum.v[0] : sum.v[Sums - 1], kHalf));
+    own = add_rn(own, __shfl_xor_sync(all, second ? sum.v[0] : sum.v[Sums - 1], kHalf));
     OUTGRAD_UNROLL
-    for (int half = kHalf / 2; half > 0; half /= 2) own = add_rn(own, __shfl_xor_sync(kAll, own, half));
+    for (int half = kHalf / 2; half > 0; half /= 2) own = add_rn(own, __shfl_xor_sync(all, own, half));
     own = finish(own);
     if constexpr (Sums == 1) {
       return {{own}};
     } else {
-      const float other = __shfl_xor_sync(kAll, own, kHalf);
+      const float other = __shfl_xor_sync(all, own, kHalf);
       return {{second ? other : own, second ? own : other}};
     }
   }
@@ -546,7 +558,7 @@ __device__ __forceinline__ void await_copies() {
 // is read where it is needed, and its place is filled after that.
 template <GpuNormSchedule S, class T, class Input, int Taken = Input::kSources>
 struct RowRing {
-  static constexpr int kRows = S.rows_ahead, kThreads = kTreeLanes * S.row_warps * S.block_rows;
+  static constexpr int kRows = S.rows_ahead, kThreads = block_threads(S);
   static constexpr int kAccess = kAccessBytes<kAccessOf<S>, T>;
   static constexpr int kOctetQuads = static_cast<int>(sizeof(Octet<T>) / sizeof(uint4)),
                        kRowQuads = S.octets * Input::kSources * kOctetQuads;

@@ -1,6 +1,9 @@
 // Every schedule of the norms' CUDA kernels gives the host kernels' bits: homes of a row, warps that share
 // it, rows side by side, sums over rows fused and separate. Run thread by thread on the host
 // (tests/kernels/gpu_stand_in/).
+#include <array>
+#include <vector>
+
 #include "tests/kernels/gpu_norm_cases.h"
 
 namespace outgrad::kernels {
@@ -83,6 +86,48 @@ TEST(StandInNormSchedules, SeparateSumsOfManySlots) {
 }
 TEST(StandInNormSchedules, MemoryOfOneWarp) {
   expect_all<Norm::layer, BF16, InMemoryOneWarp, true>(small_cases());
+}
+
+// Rows of 8 and of 16 lanes, some of which have no octet; more rows than a block has side by side, in slots
+// of one and of two rows, so that a warp's rows take different numbers of turns.
+TEST(StandInNormSchedules, WarpsWithSeveralRows) {
+  using Open = DefaultGpuNormSchedule;
+  using EightRows = Schedule<GpuNormSchedule{.row_warps = 1, .octets = 2, .block_rows = 8, .rows_ahead = 3}>;
+  const std::vector<Case> cases = {
+      {.rows = 37, .n = 64, .over = 0},        {.rows = 3, .n = 56, .edge = Edge::begin},
+      {.rows = 150, .n = 128, .side = true},   {.rows = 21, .n = 200, .affine = false},
+      {.rows = 70, .n = 256, .sums = false},   {.rows = 9, .n = 384},
+      {.rows = 5, .n = 512, .infinite = true}, {.rows = 1, .n = 8}};
+  expect_all<Norm::layer, BF16, Open, false>(cases);
+  expect_all<Norm::rms, BF16, Open, true>(cases);
+  expect_all<Norm::layer, float, EightRows, false>(cases);
+}
+
+TEST(StandInNormSchedules, FewerLanesShareAShortRow) {
+  const auto planned = [](const GpuNormSchedule& schedule, i64 n,
+                          cuda::CodeScales codes = cuda::CodeScales::none) {
+    const cuda::NormTask task{.norm = Norm::rms,
+                              .element_bytes = 2,
+                              .residual = false,
+                              .rows = 1000,
+                              .n = n,
+                              .wide = true,
+                              .side = false,
+                              .sums = false,
+                              .codes = codes};
+    const cuda::LaunchPlan plan = cuda::norm_forward_plan(schedule, task, {});
+    EXPECT_EQ(plan.launch[0].threads, plan.norm.row_lanes * plan.norm.row_warps * plan.norm.block_rows);
+    EXPECT_EQ(plan.launch[0].threads % kTreeLanes, 0) << n;
+    return std::array{plan.norm.row_lanes, plan.norm.octets};
+  };
+  EXPECT_EQ(planned({}, 64), (std::array{8, 1}));
+  EXPECT_EQ(planned({}, 128), (std::array{8, 2}));
+  EXPECT_EQ(planned({}, 256), (std::array{8, 4}));
+  EXPECT_EQ(planned({}, 512), (std::array{16, 4}));
+  EXPECT_EQ(planned({}, 520), (std::array{32, 4}));
+  EXPECT_EQ(planned({.block_rows = 2}, 128), (std::array{32, 1})) << "less than a warp otherwise";
+  EXPECT_EQ(planned({.row_warps = 1, .octets = 1}, 128), (std::array{16, 1}));
+  EXPECT_EQ(planned({}, 128, cuda::CodeScales::of_groups), (std::array{32, 1})) << "a warp makes a scale";
 }
 
 // A block takes more slots where no SM then works longer, and only there: a wave of an H200 and of an A100,

@@ -47,6 +47,7 @@ void each_field(Schedule& s, const Visit& visit) {
     visit("blocks_per_sm", s.blocks_per_sm), visit("resident_blocks", s.resident_blocks),
         visit("rows_ahead", s.rows_ahead);
     visit("home", s.home), visit("sums", s.sums), visit("loads", s.loads), visit("stores", s.stores);
+    if (s.row_lanes != 0) visit("row_lanes", s.row_lanes);  // left open, it is nobody's choice but the plan's
   } else if constexpr (requires { s.octets; }) {
     visit("threads", s.threads), visit("octets", s.octets), visit("access_bytes", s.access_bytes),
         visit("blocks_per_sm", s.blocks_per_sm);
