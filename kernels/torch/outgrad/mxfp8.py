@@ -41,10 +41,12 @@ def _(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 @torch.library.custom_op("outgrad::mxfp8_decode", mutates_args=())
 def decode(codes: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What the codes stand for, rounded to dtype."""
+    """What the codes stand for, rounded to dtype. Beyond dtype's largest number, to where a code may be
+    rounded up, it is that number."""
     values = codes.view(torch.float8_e4m3fn).float()
     powers = _power(scales.to(torch.int32) - _BIAS)
-    return values.mul_(powers.repeat_interleave(BLOCK)[: len(values)]).to(dtype)
+    most = torch.finfo(dtype).max
+    return values.mul_(powers.repeat_interleave(BLOCK)[: len(values)]).clamp_(-most, most).to(dtype)
 
 
 @decode.register_fake
