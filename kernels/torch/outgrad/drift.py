@@ -160,8 +160,8 @@ def _act(norms: list[Any], rows: list[list[int]]) -> None:
             lost.append(norm)
     if not lost:
         return
-    names = ", ".join(norm._outgrad_name or f"a {type(norm).__name__} of {norm.weight.numel()} channels"
-        for norm in lost)
+    names = ", ".join(norm._outgrad_name
+        or f"a {type(norm).__name__} of {norm._arguments()[1].numel()} channels" for norm in lost)
     text = (f"outgrad: gamma and beta of {names} moved so far at once that their output no longer gives the "
         f"gradient, which was NaN. The channels that keep "
         "x^ are chosen again in the next forward pass; a CUDA graph must be captured anew. After a change by "

@@ -754,7 +754,7 @@ def _absolute_storage_error(gamma: torch.Tensor, beta: torch.Tensor, store: str)
     if store == "e4m3":
         half = (largest / 448).clamp(min=2.0**-126) * 2.0**-10
     elif store == "mxfp8":
-        half = torch.exp2((torch.frexp(largest).exponent - 9.0).clamp(min=-127.0)) * 2.0**-10
+        half = torch.exp2((torch.frexp(largest).exponent - 9).clamp(min=-127).double()) * 2.0**-10
     else:
         groups, betas = gamma.view(-1, group), beta.view(-1, group)
         first = groups.topk(2).values
@@ -785,7 +785,9 @@ def chosen_channels(weight: torch.Tensor | None, bias: torch.Tensor | None, dtyp
         tau: float | None, store: str, margin: float = 1) -> torch.Tensor | None:
     """side_channels, or with a margin above 1 those of which any limit is within this factor."""
     if weight is None:
-        return None
+        if bias is None:
+            return None
+        weight = torch.ones_like(bias)
     found = (~told_channels(weight, bias, dtype, tau, store, margin)).nonzero().flatten().to(torch.int32)
     return found if found.numel() > 0 else None
 

@@ -456,7 +456,10 @@ class LayerNorm(_Norm, nn.LayerNorm):
     """nn.LayerNorm from its output; u in its repr is the unit roundoff of the output's type."""
 
     def _arguments(self) -> tuple[Any, ...]:
-        return self.normalized_shape, _parameter(self, "weight"), _parameter(self, "bias"), self.eps, False
+        weight, bias = _parameter(self, "weight"), _parameter(self, "bias")
+        if weight is None and bias is not None:  # whose channels are to be found all the same
+            weight = torch.ones_like(bias)
+        return self.normalized_shape, weight, bias, self.eps, False
 
 
 class RMSNorm(_Norm, nn.RMSNorm):

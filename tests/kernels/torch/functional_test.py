@@ -361,10 +361,38 @@ def test_no_parameters_no_side_channels():
     assert all(torch.allclose(a, b, rtol=0, atol=2e-6) for a, b in zip(got, want, strict=True))
     assert outgrad.side_channels(None) is None
     assert outgrad.side_channels(torch.ones(3), torch.zeros(3)) is None
+    assert outgrad.side_channels(None, torch.tensor([0.0, 1e6, -1.0, -1e6])).tolist() == [1, 3]
     with pytest.raises(TypeError, match="side_channels: torch.float64 is none of"):
         outgrad.side_channels(torch.ones(3).double())
     with pytest.raises(ValueError, match="bias has 4 elements, weight 3"):
         outgrad.side_channels(torch.ones(3), torch.ones(4))
+
+
+@pytest.mark.parametrize("store", outgrad.stores.OF_NORMS)
+def test_a_bias_without_a_weight_has_side_channels(store):
+    torch.manual_seed(4)
+    norm = outgrad.LayerNorm(64, store=store)
+    norm.weight, norm.bias = None, torch.nn.Parameter(torch.tensor([1e6, 0.0]).repeat(32))
+    x, dy = torch.randn(16, 64), torch.randn(16, 64)
+    found = gradients(norm, x, dy=dy)[1]
+    want = gradients(lambda x: F.layer_norm(x, (64,)), x.double(), dy=dy.double())[1]
+    off = {"y": 1e-4, "int8": 0.3}.get(store, 0.1)
+    assert (found - want).norm() <= off * want.norm()
+
+
+@pytest.mark.parametrize("store", outgrad.stores.OF_NORMS)
+def test_side_channels_do_not_depend_on_the_default_type(store):
+    """In mxfp8 half a step is 2^-36, which no float16 is, and more than 2^-2 of the last gammas."""
+    gamma = torch.tensor([2.0**-20, 2.0**-35]).repeat_interleave(32).repeat(2)[16:80]
+    want = outgrad.side_channels(gamma, store=store)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float16)
+    try:
+        found = outgrad.side_channels(gamma, store=store)
+    finally:
+        torch.set_default_dtype(before)
+    assert found is want is None or torch.equal(found, want)
+    assert (want is not None) == (store != "y")
 
 
 def test_normalized_shape_of_two_dimensions():
