@@ -745,7 +745,8 @@ def largest_storage_error(dtype: torch.dtype, store: str = stores.DEFAULT_OF_NOR
 
 def _absolute_storage_error(gamma: torch.Tensor, beta: torch.Tensor, store: str) -> torch.Tensor:
     """What storing y in 8 bits costs at most beside its relative error, for each column: half a step of the
-    column's group in rows with |x^| <= 6 (validation/norms/stability.h). gamma >= 0, beta: [n], float64.
+    column's group where no |x^| with the same scale exceeds 6 (validation/norms/stability.h). gamma >= 0,
+    beta: [n], float64.
     Infinite if a y of the group may overflow."""
     group = library.NORM_STORES[store][0] or gamma.numel()
     x_hat = min(_LARGEST_X_HAT, math.sqrt(gamma.numel()))

@@ -436,7 +436,8 @@ class _Norm(_Base):
 
     def _moved(self, tau: str, u: str) -> str:
         if self.store != stores.DEFAULT_OF_NORMS:
-            return f"storing y in {self.store} moves x^ by at most {tau} + {u} |x^| where |x^| <= 6"
+            return (f"storing y in {self.store} moves x^ by at most {tau} + {u} |x^| where no |x^| with the "
+                f"same scale exceeds 6")
         return f"storing y moves x^ by at most {tau} + {u} |x^|"
 
     def _moved_in_every_type(self) -> str:

@@ -414,6 +414,22 @@ def test_norms_from_8_bits_in_copies_checkpoints_graphs_and_transforms(store):
         slope.sum().backward()
 
 
+@pytest.mark.parametrize("outlier", (0.0, 1000.0))
+def test_the_bound_of_a_norm_in_8_bits_is_of_all_that_share_a_scale(outlier):
+    """dgamma of a single row is its x^. In e4m3 one x^ of 45 in a row moves those of others by more."""
+    n = 2048
+    norm = outgrad.LayerNorm(n, store="e4m3")
+    norm.weight.data[1:] = 1e-4
+    assert "by at most 2^-2 + 2^-4 |x^| where no |x^| with the same scale exceeds 6" in repr(norm)
+    x = torch.linspace(-1, 1, n).repeat(2, 1)
+    x[0, 0] += outlier
+    y, exact = norm(x), torch.nn.functional.layer_norm(x, (n,))[1]
+    (found,) = torch.autograd.grad(y[1].sum(), norm.weight)
+    assert norm.side_channels() is None
+    moved = (found - exact).abs() <= 2.0**-2 + 2.0**-4 * exact.abs()
+    assert moved.all() == (outlier == 0)
+
+
 def test_what_norms_cannot_keep_is_named():
     x = torch.randn(4, 48)
     for call, why in (
