@@ -131,7 +131,8 @@ def softmax_error(n: int, total: float = 0.0, spread: float = 0.0,
     |dx - ds|, where total is sum |ds|, spread the largest less the least dy, and largest the greatest
     |dy|)."""
     found = (ctypes.c_double * 3)()
-    if _c.outgrad_torch_softmax(ctypes.c_int64(n), (ctypes.c_double * 3)(total, spread, largest), found) != 0:
+    row = (ctypes.c_double * 3)(total, spread, largest)
+    if not 1 <= n <= MOST_SOFTMAX or _c.outgrad_torch_softmax(ctypes.c_int64(n), row, found) != 0:
         raise ValueError(f"softmax has codes for rows of 1 to 2^23 elements, not of {n}")
     return tuple(found)
 

@@ -6,6 +6,7 @@ dy), apart from the rounding of dx and terms of 2^-24 |dy|; softmax_bound has al
 dx.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
     functional._expect("softmax", x=x)
     if x.dim() == 0:
         return softmax(x.view(1), dim).view(())
-    if not -x.dim() <= dim < x.dim():
+    if dim is None or not -x.dim() <= dim < x.dim():
         raise IndexError(f"outgrad.softmax: dim is {dim}, x has {x.dim()} dimensions")
     columns = x.shape[dim]
     if columns > library.MOST_SOFTMAX:
@@ -53,12 +54,13 @@ def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
 def softmax_bound(n: int, total: float, spread: float, largest: float) -> float:
     """How far the gradient of a row of n elements can be from softmax's, in the sum of magnitudes, before it
     is rounded to its type. total: sum |ds| of the exact gradient; spread: the largest less the least dy;
-    largest: the greatest |dy|."""
-    if not min(total, spread, largest) >= 0:
+    largest: the greatest |dy|. Infinite for a |dy| above 2^126, with which fp32 may overflow."""
+    if not all(one >= 0 for one in (total, spread, largest)):
         raise ValueError(
             f"outgrad.softmax_bound: total, spread and largest are {total}, {spread} and {largest}; none may "
             f"be negative")
     try:
-        return library.softmax_error(n, total, spread, largest)[2]
-    except ValueError as error:
-        raise ValueError(f"outgrad.softmax_bound: {error}") from None
+        bound = library.softmax_error(n, total, spread, largest)[2]
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"outgrad.softmax_bound: {error}") from None
+    return bound if largest <= 2.0**126 else math.inf

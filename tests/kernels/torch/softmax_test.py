@@ -82,6 +82,13 @@ def test_a_row_that_attains_nearly_all_of_the_bound():
     assert 0.9 * 0.0649 * total < off <= outgrad.softmax_bound(x.numel(), total, 2, 1)
 
 
+def test_the_bound_is_infinite_where_fp32_may_overflow():
+    dy = torch.tensor([[1.0, -1.0, 1.0]]) * torch.finfo(torch.float32).max
+    dx = gradients(outgrad.softmax, torch.zeros(1, 3), dy)[1]
+    assert dx[0, 1] == -math.inf and outgrad.softmax_bound(3, 1.0, 1.0, dy.max().item()) == math.inf
+    assert outgrad.softmax_bound(3, 1.0, 1.0, 2.0**126) < 2.0**126
+
+
 def test_axes_and_shapes_are_pytorchs():
     x = torch.randn(3, 4, 5)
     dy = torch.randn(3, 4, 5)
@@ -159,13 +166,17 @@ def test_what_cannot_be_is_named():
     x = torch.randn(2, 3)
     for call, kind, why in (
         (lambda: outgrad.softmax(x, 2), IndexError, "outgrad.softmax: dim is 2, x has 2 dimensions"),
+        (lambda: outgrad.softmax(x, None), IndexError, "outgrad.softmax: dim is None"),
         (lambda: outgrad.softmax(x.double()), TypeError, "outgrad.softmax: x is torch.float64"),
         (lambda: outgrad.softmax([1.0]), TypeError, "outgrad.softmax: x is no tensor but list"),
         (lambda: outgrad.softmax(torch.empty(1, 2**23 + 1, device="meta")), ValueError,
         r"outgrad.softmax: a row of 8388609 elements, where at most 2\^23"),
         (lambda: outgrad.softmax_bound(0, 1, 1, 1), ValueError,
         "outgrad.softmax_bound: softmax has codes for rows of 1 to"),
+        (lambda: outgrad.softmax_bound(2**64 + 1, 1, 1, 1), ValueError, "not of 18446744073709551617"),
+        (lambda: outgrad.softmax_bound(4.5, 1, 1, 1), TypeError, "outgrad.softmax_bound: 'float' object"),
         (lambda: outgrad.softmax_bound(4, math.nan, 1, 1), ValueError, "none may be negative"),
+        (lambda: outgrad.softmax_bound(4, 1, 1, math.nan), ValueError, "none may be negative"),
         (lambda: outgrad.softmax_bound(4, 1, -1, 1), ValueError, "none may be negative"),
         (lambda: outgrad.Softmax(-1, store="e4m3"), ValueError,
         "outgrad.Softmax: store: 'e4m3' is no store of softmax; there are p, log2:8"),
