@@ -26,10 +26,10 @@ def _is_usable(x: object) -> bool:
 
 def _expect(function: str, **tensors: Any) -> None:
     """Raises an error that says which argument cannot be used, and why. The others are compared with the
-    first."""
+    first. A bias, a pair's b and a norm's weight may be missing."""
     first_name, first = next(iter(tensors.items()))
     for name, tensor in tensors.items():
-        if tensor is None:
+        if tensor is None and (name in ("bias", "b") or name == "weight" and function.endswith("norm")):
             continue
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"outgrad.{function}: {name} is no tensor but {type(tensor).__name__}")

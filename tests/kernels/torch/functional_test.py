@@ -626,6 +626,27 @@ def test_what_cannot_be_used_is_named(name):
         operation(torch.nested.nested_tensor([torch.randn(8, 64), torch.randn(4, 64)]))
     with pytest.raises(TypeError, match=rf"outgrad\.{name}: x is no tensor but list"):
         operation([1.0])
+    with pytest.raises(TypeError, match=rf"outgrad\.{name}: x is no tensor but NoneType"):
+        operation(None)
+
+
+@pytest.mark.parametrize(("call", "name"), (
+    (lambda x: outgrad.linear(x, None), "linear: weight"),
+    (lambda x: outgrad.linear_gelu(x, None), "linear_gelu: weight"),
+    (lambda x: outgrad.linear_activation(x, None), "linear_activation: weight"),
+    (lambda x: outgrad.gated(None, x), "gated: a"),
+    (lambda x: outgrad.gated_linear(x, x, None), "gated_linear: weight"),
+    (lambda x: outgrad.activation_dropout(None), "activation_dropout: x"),
+    (lambda x: outgrad.relu_squared(None), "relu_squared: x"),
+    (lambda x: outgrad.softmax(None), "softmax: x"),
+    (lambda x: outgrad.softmax_dropout(None), "softmax_dropout: x"),
+    (lambda x: outgrad.attention(x, None, x), "attention: k"),
+    (lambda x: outgrad.add_rms_norm(x, None, 8), "add_rms_norm: residual"),
+    (lambda x: outgrad.dropout_add_layer_norm(None, x, 8), "dropout_add_layer_norm: x"),
+))
+def test_what_is_missing_is_named(call, name):
+    with pytest.raises(TypeError, match=f"outgrad.{name} is no tensor but NoneType"):
+        call(torch.randn(4, 8))
 
 
 def test_bad_shapes_devices_and_values_are_named():
