@@ -83,13 +83,22 @@ def _rows_of(x: torch.Tensor, percent: int, of: int | None, dtype: torch.dtype,
     return found if of is not None else (*found, None)
 
 
-def _expect_rows(x: torch.Tensor, weight: torch.Tensor, row_weights: torch.Tensor | None) -> None:
-    if x.shape[-1:] != weight.shape[1:]:
+def _expect_fits(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, autocast: bool, store: str,
+        row_weights: torch.Tensor | None) -> None:
+    if weight.dim() != 2 or x.shape[-1:] != weight.shape[1:]:
         raise ValueError(
             f"outgrad.linear: x of shape {tuple(x.shape)} and weight of shape {tuple(weight.shape)} have no "
             f"product")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"outgrad.linear: bias has shape {tuple(bias.shape)}, weight gives "
+            f"{weight.shape[0]} columns")
+    for name, one in (("weight", weight), ("bias", bias)):
+        if one is not None and one.dtype != x.dtype and not autocast:
+            raise TypeError(f"outgrad.linear: x is {x.dtype}, {name} {one.dtype}")
     if row_weights is None:
         return
+    if stores.OF_LINEARS[store][0] is None:
+        raise ValueError(f"outgrad.linear: row_weights are for rows:1 to rows:99, store is {store!r}")
     if not (isinstance(row_weights, torch.Tensor) and row_weights.is_floating_point()
             and row_weights.shape == x.shape[:-1] and row_weights.device == x.device):
         raise ValueError(
@@ -121,16 +130,13 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     percent, name = stores.OF_LINEARS[store]
     of = None if name is None else library.FP8[name]
     functional._expect("linear", x=x, weight=weight, bias=bias)
-    if percent is not None:
-        _expect_rows(x, weight, row_weights)
-    elif row_weights is not None:
-        raise ValueError(f"outgrad.linear: row_weights are for rows:1 to rows:99, store is {store!r}")
+    autocast = not x.is_meta and torch.is_autocast_enabled(x.device.type)
+    _expect_fits(x, weight, bias, autocast, store, row_weights)
     if not weight.requires_grad:
         return torch.nn.functional.linear(x, weight, bias)  # which keeps no x
     seed = None if percent is None else functional.new_seed(x.device)
     if not torch.is_grad_enabled():
         return torch.nn.functional.linear(x, weight, bias)
-    autocast = not x.is_meta and torch.is_autocast_enabled(x.device.type)
     dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
     codes = None if of is None else fp8.offered(x, of)
     if percent is not None and codes is None:
