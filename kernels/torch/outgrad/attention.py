@@ -168,6 +168,9 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attn_mask: torc
     p = functional.checked_probability("attention", p, training)
     if form == "sdpa" or (form == "auto" and _fused_applies(q, k, v, attn_mask, p)):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask, p, scale=scale)
+    if not q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:  # what is repeated gets the sum of its gradients
+        batch = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+        q, k, v = (one.expand(*batch, *one.shape[-2:]) for one in (q, k, v))
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill_(~attn_mask, -math.inf)
     return _attention(q, k, v, attn_mask, 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale), p,

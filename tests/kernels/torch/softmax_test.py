@@ -218,6 +218,25 @@ def test_modules_patch_and_copies():
 # --- Attention ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("store", ("p", "log2:8"))
+@pytest.mark.parametrize("batches", (((1,), (2,), (2,)), ((), (2,), (2,)), ((2,), (2,), (3, 2))))
+def test_attention_repeats_what_lacks_a_batch(store, batches):
+    torch.manual_seed(2)
+    inputs = [torch.randn(*batch, n, 8) for batch, n in zip(batches, (4, 5, 5), strict=True)]
+
+    def result(of):
+        of = [one.clone().requires_grad_() for one in of]
+        y = outgrad.attention(*of, form="softmax", store=store)
+        return y, *torch.autograd.grad(y.square().sum(), of)
+
+    whole = torch.broadcast_shapes(*batches)
+    repeated = [one.expand(*whole, *one.shape[-2:]) for one in inputs]
+    results = result(inputs), result(repeated), (torch.empty(*whole, 4, 8), *inputs)
+    for found, want, one in zip(*results, strict=True):
+        assert found.shape == one.shape
+        assert torch.allclose(found, want.sum_to_size(one.shape), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("p", [0.0, 0.25])
 def test_attention_from_codes_is_within_bounds(p, m=17, n=33, d=16):
     """dv by the error of p', dq and dk by that of a row's scores; in fp32, whose rounding is small beside
