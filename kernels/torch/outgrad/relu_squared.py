@@ -3,7 +3,8 @@
 No fit is needed, and no bit, since y tells x where the derivative is not 0. Let u be the unit roundoff of y's
 type. y is within u of x^2, hence sqrt(y) within 1.5 u of x after its own rounding, and so is f'. Where y is
 subnormal or 0, f' is off by at most 2 sqrt(h), h being half the least subnormal: 2^-11.5 in float16, 2^-66 in
-bfloat16, 2^-74 in float32. PyTorch's operations compute both passes.
+bfloat16, 2^-74 in float32. Where y overflows, as for x >= 256 in float16, f' is infinite, too. PyTorch's
+operations compute both passes.
 """
 
 from typing import Any
@@ -50,4 +51,4 @@ class ReLUSquared(nn.Module):
         """In words, how far the gradient may be from the exact one if the output is of dtype."""
         u = functional.UNIT_ROUNDOFF[dtype]
         least = 2 * (functional._HALF_SUBNORMAL[dtype] or 2.0**-150) ** 0.5
-        return f"f' within {1.5 * u:.3g} f' + {least:.3g}"
+        return f"f' within {1.5 * u:.3g} f' + {least:.3g} where y is finite"
