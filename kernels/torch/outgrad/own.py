@@ -53,7 +53,8 @@ class CodeHeader:
     def _number(self, key: str) -> float:
         word = self._word(key)
         try:
-            number = float.fromhex(word.removesuffix("f"))
+            digits = word.removesuffix("f")
+            number = float.fromhex(digits) if "x" in digits else float(digits)  # as C++ reads it
         except (ValueError, OverflowError):
             number = math.nan
         if not math.isfinite(number):

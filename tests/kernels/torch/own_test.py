@@ -98,6 +98,12 @@ def test_the_program_of_the_page_runs(capsys):
     assert "|g - f'(x)| <= 0.038 for every x, fit silu_code" in capsys.readouterr().out
 
 
+def test_a_number_in_decimals_is_what_it_is_in_cpp(tmp_path):
+    file = tmp_path / "own.h"
+    file.write_text(re.sub(r"(kHi = )[^;]+", r"\g<1>1.25f", HEADER.read_text()))
+    assert outgrad.CodeHeader(file).hi == 1.25
+
+
 def test_what_cannot_be_used_is_named(tmp_path):
     text = HEADER.read_text()
 
