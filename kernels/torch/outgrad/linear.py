@@ -76,8 +76,10 @@ def _rows_of(x: torch.Tensor, percent: int, of: int | None, dtype: torch.dtype,
             None if row_weights is None else row_weights.detach(), seed, -(-n * percent // 100),
             dtype if of is None else torch.float32)
         if of is not None:
-            scale = fp8.scale_of(found[0], of, fp8.LEAST)
-            found = fp8.encode(found[0], scale, of), found[1], scale
+            # codes would saturate it, and the mean of dW' would not be dW
+            drawn = found[0].masked_fill(found[0].abs() > fp8.MOST, math.nan)
+            scale = fp8.scale_of(drawn, of, fp8.LEAST)
+            found = fp8.encode(drawn, scale, of), found[1], scale
         if row_weights is None:
             fp8.offer(x, what, *found)
     return found if of is not None else (*found, None)

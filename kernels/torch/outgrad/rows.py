@@ -28,7 +28,7 @@ replacement has sum g_i^2 / p_i - (sum g_i)^2 / K over these rows. Over all of d
     E |dW' - dW|^2 <= (sum of w_i) (sum of |dy_i|^2 |x_i|^2 / w_i) / k,
 
 apart from roundings: of weights, below, of x_i / p_i to its type, and of the product. In float16 x / p is
-infinite, and with it dW', where |x| exceeds 65504 p.
+infinite, and with it dW', where |x| exceeds 65504 p; in 8 bits dW' is NaN where |x| exceeds 2^127 p.
 
 Bits. Weights are integers, computed so that no sum depends on its order, and random numbers are those of
 Philox (kernels/dropout.h) for a seed and the piece's number. So each device draws the same rows for a seed

@@ -319,6 +319,15 @@ def test_rows_in_8_bits_are_within_the_bound_of_the_rows(name):
     assert tightest > 0.15
 
 
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
+def test_a_row_over_its_probability_that_exceeds_float32_is_not_saturated(dtype):
+    x = (torch.tensor([3e37, 1.0]) * torch.ones(20, 1)).to(dtype)
+    for store in ("rows:5", "rows:5+e4m3", "rows:5+e5m2"):
+        dw = gradients(lambda *args, of=store: outgrad.linear(*args, store=of), x,
+            torch.ones(1, 2).to(dtype), None, torch.ones(20, 1).to(dtype))[2]
+        assert not dw[0, 0].isfinite() and (dw[0, 1] - 20).abs() <= 20 / 8, store
+
+
 def test_what_is_no_number_is_in_the_gradient():
     """Also where its row is not drawn, and where so many are none that not all could be."""
     weight = torch.randn(3, 6)
