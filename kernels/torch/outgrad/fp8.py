@@ -52,7 +52,8 @@ def _largest_of(x: torch.Tensor) -> torch.Tensor:
 def scale_of(x: torch.Tensor, fp8: int, least: float) -> torch.Tensor:
     """The scale of x, [1]. A largest magnitude below `least` counts as `least`, and one above 2^127 as 2^127,
     so that what exceeds that is saturated."""
-    return (LARGEST[fp8] / _largest_of(x).clamp(least, MOST)).view(1)
+    # quarters, since PyTorch multiplies by a reciprocal, which is subnormal above 2^126
+    return (LARGEST[fp8] / 4 / (_largest_of(x).clamp(least, MOST) / 4)).view(1)
 
 
 @scale_of.register_fake

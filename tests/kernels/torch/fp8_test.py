@@ -93,6 +93,19 @@ def test_what_is_no_number_has_no_part_in_the_scale(dtype, of):
     assert scale >= 2.0**-126 and torch.isfinite(found).all() and found[0] == -found[1] >= top / 2
 
 
+@kinds
+def test_a_scale_is_none_that_flushing_subnormals_makes_0(of):
+    x = torch.tensor([1.5e38, -5e37])
+    want = decoded(x, of)
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor flushes no subnormals")
+    try:
+        found = decoded(x, of)
+    finally:
+        torch.set_flush_denormal(False)
+    assert found[1] == want[1] > 0 and torch.equal(found[0], want[0])
+
+
 # --- Offers ---------------------------------------------------------------------------------------
 
 
