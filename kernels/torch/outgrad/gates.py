@@ -295,7 +295,7 @@ def gated_linear(a: torch.Tensor, b: torch.Tensor | None, weight: torch.Tensor,
         b, bias = None if b is None else b.to(dtype), None if bias is None else bias.to(dtype)
     operation = _of("gated_linear", _pairs_and_linears, activation, store, a.dtype)
     functional._expect("gated_linear", a=a, weight=weight, bias=bias)
-    columns = a.shape[-1] if b is not None else a.shape[-1] // 2
+    columns = math.prod(a.shape[-1:]) // (2 if b is None else 1)
     if a.dim() < 2 or weight.dim() != 2 or weight.shape[1] != columns:
         raise ValueError(f"outgrad.gated_linear: a product of {columns} columns and weight of shape "
             f"{tuple(weight.shape)} have no product")

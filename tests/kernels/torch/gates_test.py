@@ -313,6 +313,8 @@ def test_what_is_refused():
         outgrad.gated(a[:, :7])
     with pytest.raises(ValueError, match="a product of 8 columns and weight of shape"):
         outgrad.gated_linear(a, b, weight[:, :5])
+    with pytest.raises(ValueError, match="a product of 1 columns and weight of shape"):
+        outgrad.gated_linear(a[0, 0], b[0, 0], weight)
     with pytest.raises(ValueError, match="bias has shape"):
         outgrad.gated_linear(a, b, weight, torch.zeros(3))
     with pytest.raises(TypeError, match="a is torch.float32, weight torch.float16"):
