@@ -151,7 +151,7 @@ class Rewritten:
         parameters: list[Any] = []
         for one in linears:
             weight, bias = _plain(one)
-            if weight is None or weight.dtype != getattr(x, "dtype", None):
+            if weight is None or not functional._is_usable(x) or weight.dtype != x.dtype:
                 break
             parameters += weight, bias
         else:
@@ -716,8 +716,8 @@ def _part(module: nn.Module, name: str) -> Any:
 
 def _activated(linear: Any, activation: Any, x: torch.Tensor) -> torch.Tensor:
     weight, bias = _plain(linear)
-    if (weight is not None and (name := _takes_linear(activation)) and x.dim() > 1
-            and _are_alone(linear, activation)):
+    if (weight is not None and (name := _takes_linear(activation)) and functional._is_usable(x)
+            and x.dim() > 1 and _are_alone(linear, activation)):
         return functional.linear_activation(x, weight, bias, name)
     return activation(linear(x))
 

@@ -689,6 +689,32 @@ def test_linears_of_one_input_are_one_node(reads, dtype, monkeypatch):
     assert type(model) is Attends
 
 
+class Two(nn.Module):
+    def __init__(self, dtype=None):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4, dtype=dtype), nn.Linear(4, 4, dtype=dtype)
+
+    def forward(self, x):
+        y = self.first(x)
+        z = self.second(x)
+        return (y * z).abs()
+
+
+def test_what_reads_complex_sparse_or_nested_arrays_runs_one_by_one():
+    """A Linear of PyTorch takes them, whatever comes behind it. The gradient of a complex one has a
+    conjugate."""
+    x = torch.randn(3, 4)
+    nested = torch.nested.nested_tensor([x[:1], x[1:]], layout=torch.jagged)
+    for model, given in ((Two(torch.complex64), x.to(torch.complex64) * 1j), (Two(), x.to_sparse()),
+            (Two(), nested), (nn.Sequential(nn.Linear(4, 4), nn.GELU()), x.to_sparse())):
+        parts = copy.deepcopy(model)
+        assert outgrad.patch(model).fused
+        ours, theirs = (torch.autograd.grad((y.values() if y.is_nested else y).sum(), list(of.parameters()))
+            for of in (model, parts) for y in (of(given),))
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b)
+
+
 def test_linears_that_read_something_else_stay_apart():
     assert blocks.block_of(Moves()) is None
     model = Attends(bias=False)
