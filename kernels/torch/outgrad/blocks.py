@@ -249,17 +249,22 @@ def _takes_sum(norm: Any, x: object, residual: object) -> bool:
         and _are_alone(norm))
 
 
+def _rewritten(kind: type, *parts: _Names) -> tuple[type, _Names, _Names, _Names, bool] | None:
+    """_of_methods of those that the class has now: others may replace them."""
+    return _of_methods(kind, tuple(map(kind.__dict__.get, _METHODS)), *parts)
+
+
 @functools.cache
-def _rewritten(kind: type, norms: _Names, linears: _Names, gates: _Names, dropouts: _Names = frozenset(),
-        dropped: _Names = frozenset()) -> tuple[type, _Names, _Names, _Names, bool] | None:
+def _of_methods(kind: type, methods: tuple[Any, ...], norms: _Names, linears: _Names, gates: _Names,
+        dropouts: _Names, dropped: _Names) -> tuple[type, _Names, _Names, _Names, bool] | None:
     """(a class like this one whose methods give the norms of these names the two parts of a sum where they
     normalise one, what several of these Linears read to all of them at once, and a gated pair to its gate,
     with one of these dropouts if that is behind it; and one of the activations `dropped` with the dropout
     behind it to both; the names of the norms, the gates and these activations that it does so for; whether it
     does so for Linears). None if there are none, or no source to be read."""
     parts = norms, linears, gates, dropouts, dropped
-    found = {name: one for name in _METHODS
-        if (one := _rewritten_method(kind.__dict__.get(name), *parts)) is not None}
+    found = {name: one for name, method in zip(_METHODS, methods, strict=True)
+        if (one := _rewritten_method(method, *parts)) is not None}
     if not found:
         return None
 

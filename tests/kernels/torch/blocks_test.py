@@ -559,9 +559,19 @@ class Layer(nn.Module):
     file.write_text(text.replace("2.0", "3.0"))
     assert blocks.block_of(Layer()) is None
     file.write_text(text)
-    blocks._rewritten.cache_clear()
+    blocks._of_methods.cache_clear()
     linecache.clearcache()
     assert blocks.block_of(Layer()) is not None
+
+
+def test_a_forward_that_was_replaced_between_two_patches_is_the_one_that_runs(monkeypatch):
+    model, x = PreNorm(), torch.randn(3, 8)
+    outgrad.patch(model)
+    outgrad.unpatch(model)
+    monkeypatch.setattr(PreNorm, "forward", Reads.forward)
+    expected = model(x)
+    outgrad.patch(model)
+    torch.testing.assert_close(model(x), expected)
 
 
 def test_a_norm_takes_a_residual():
