@@ -234,6 +234,8 @@ def _as_packed(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Te
         if (whole.shape == (*a.shape[:-1], 2 * columns) and whole.is_contiguous()
                 # views that were taken without gradients lead none back
                 and whole.requires_grad == (a.grad_fn is not None) == (b.grad_fn is not None)
+                # a gradient that is asked for, or changed, is that of a half
+                and not any(half._backward_hooks or half.retains_grad for half in (a, b))
                 and a.stride() == b.stride() == whole.stride()
                 and b.storage_offset() == a.storage_offset() + columns
                 and a.storage_offset() == whole.storage_offset()):

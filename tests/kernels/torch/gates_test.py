@@ -89,6 +89,16 @@ def test_halves_without_a_gradient_give_none_to_their_matrix():
     assert reaches(*whole.chunk(2, 1)) and blocks._as_packed(*whole.chunk(2, 1))[0] is whole
 
 
+def test_a_half_with_a_hook_gets_its_gradient():
+    """A hook, or what retain_grad has set up, is of the half and not of its matrix."""
+    whole = torch.randn(3, 8).requires_grad_()
+    a, b = whole.chunk(2, 1)
+    a.register_hook(lambda gradient: 0 * gradient)
+    b.retain_grad()
+    outgrad.gated(*blocks._as_packed(a, b)).sum().backward()
+    assert whole.grad[:, :4].eq(0).all() and torch.equal(b.grad, whole.grad[:, 4:]) and b.grad.ne(0).all()
+
+
 @formats
 def test_halves_of_rows_are_a_pair(dtype):
     whole = torch.cat(pair(dtype, 5, 48)[:2], 1).requires_grad_()
