@@ -129,6 +129,10 @@ class _Operation:
             raise NotImplementedError(f"outgrad.{name}: forward-mode derivatives are not supported")
 
         def backward(ctx: Any, *dy: torch.Tensor | None) -> Any:
+            # around a backward pass it would give a product another type than what it is added to
+            if torch._C._is_any_autocast_enabled() and not torch.compiler.is_compiling():
+                with torch._C._DisableAutocast():
+                    return backward(ctx, *dy)
             if torch.is_grad_enabled() and not differentiable:
                 return _recorded(name, gradients, ctx, dy[:results])
             return gradients(ctx, ctx.saved_tensors, *dy[:results])

@@ -207,6 +207,21 @@ def test_checkpoints_and_compiled_code(monkeypatch):
             torch.autograd.grad(layer(x).square().sum(), (x, *layer.parameters()))))
 
 
+def test_autocast_around_a_backward_pass_alone_changes_no_node():
+    """A node's gradients have the bits that they have without it; PyTorch's own Linears, as the first two of
+    Llama's MLP are, round to autocast's type."""
+    for model, largest in ((model_of("bert").bert.encoder.layer[0], 0),
+            (pre_norm("llama")[2][0].mlp, 2.0**-7)):
+        outgrad.patch(model)
+        x, found = torch.randn(2, 5, 64, requires_grad=True), []
+        for autocast in (False, True):
+            loss = model(x).square().sum()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+                found.append(torch.autograd.grad(loss, (x, *model.parameters())))
+        for without, around in zip(*found, strict=True):
+            assert (around - without).norm() <= largest * without.norm()
+
+
 class Subtracts(nn.Module):
     def __init__(self):
         super().__init__()
