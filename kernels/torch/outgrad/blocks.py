@@ -199,11 +199,10 @@ class Rewritten:
 def _takes_pair(gate: Any, a: object, b: object) -> str | None:
     """The name of the activation, where a gate of ours and what it gets make a gated pair."""
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.shape == b.shape
-            and a.dtype == b.dtype and a.device == b.device and functional._is_usable(a)
-            and _have_only_watched_hooks(gate)):
+            and a.dtype == b.dtype and a.device == b.device and functional._is_usable(a)):
         return None
     name = _takes_linear(gate)
-    return name if name in library.GATES else None
+    return name if name in library.GATES and _have_only_watched_hooks(gate) else None
 
 
 def _dropped(store: str, dropout: Any, activation: Any, x: Any) -> Any:
@@ -694,7 +693,7 @@ def _plain(linear: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     # A module's attributes take 0.5 us each, its dictionaries 0.05.
     if type(linear) is nn.Linear:
         own = linear._parameters
-        if type(weight := own.get("weight")) is nn.Parameter or is_fake(weight):
+        if "bias" in own and (type(weight := own.get("weight")) is nn.Parameter or is_fake(weight)):
             return weight, own["bias"]
     return None, None
 

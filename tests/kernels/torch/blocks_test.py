@@ -10,6 +10,7 @@ import torch
 import transformers
 from functional_test import copies
 from torch import nn
+from torch.nn.utils import prune
 
 import outgrad
 from outgrad import blocks, functional, patching
@@ -675,6 +676,24 @@ def test_an_activation_may_become_a_function():
         del intermediate.intermediate_act_fn
         intermediate.intermediate_act_fn = torch.nn.functional.gelu
         torch.testing.assert_close(model(input_ids=words).last_hidden_state, before)
+    mlp, x = pre_norm("llama")[2][0].mlp, torch.randn(3, 64)
+    with torch.no_grad():
+        before = mlp(x)
+        outgrad.patch(mlp)
+        del mlp.act_fn
+        mlp.act_fn = torch.nn.functional.silu
+        torch.testing.assert_close(mlp(x), before)
+
+
+@pytest.mark.parametrize("where", ["attention.self.key", "intermediate.dense", "output.dense"])
+def test_a_bias_may_be_no_parameter(where, monkeypatch):
+    """As where PyTorch prunes it."""
+    model, x = model_of("bert").bert.encoder.layer[0], torch.randn(2, 5, 64)
+    parts = unfused(model, monkeypatch)
+    outgrad.patch(model)
+    for layer in (model, parts):
+        prune.l1_unstructured(layer.get_submodule(where), "bias", 0.5)
+    assert torch.equal(model(x), parts(x))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
