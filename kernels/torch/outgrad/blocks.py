@@ -67,6 +67,7 @@ class _FeedsForward:
     output(intermediate(x), x) as one node."""
 
     _modules: dict[str, Any]  # nn.Module's
+    _outgrad_kind: type  # what _feeding_forward was given
 
     def feed_forward_chunk(self, attention_output: torch.Tensor) -> torch.Tensor:
         own, x = self._modules, attention_output
@@ -89,13 +90,13 @@ class _FeedsForward:
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         _, _, *state = tuple(super().__reduce_ex__(protocol))
-        return _new_feeding_forward, (self.__dict__["_outgrad_was"],), *state
+        return _new_feeding_forward, (self._outgrad_kind,), *state
 
 
 @functools.cache
 def _feeding_forward(kind: type) -> type:
     return type(kind.__name__, (_FeedsForward, kind),
-        {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
+        {"_outgrad_kind": kind, "__module__": kind.__module__, "__qualname__": kind.__qualname__})
 
 
 def _new_feeding_forward(kind: type) -> Any:
@@ -132,7 +133,7 @@ class Rewritten:
     """The common part of the classes that _rewritten makes."""
 
     _outgrad_pairs = stores.DEFAULT_OF_PAIRS  # what its gated pairs keep, by patch
-    _outgrad_parts: tuple[_Names, ...]  # what _rewritten was given beside the class
+    _outgrad_of: tuple[Any, ...]  # what _rewritten was given
 
     def _outgrad_norm_of(self, norm: Any, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """norm(x + residual)."""
@@ -193,7 +194,7 @@ class Rewritten:
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         _, _, *state = tuple(super().__reduce_ex__(protocol))
-        return _new, (self.__dict__["_outgrad_was"], *self._outgrad_parts), *state
+        return _new, self._outgrad_of, *state
 
 
 def _takes_pair(gate: Any, a: object, b: object) -> str | None:
@@ -271,12 +272,16 @@ def _of_methods(kind: type, methods: tuple[Any, ...], norms: _Names, linears: _N
 
     def made() -> type:
         return type(kind.__name__, (Rewritten, kind), {**{name: ours for name, (ours, *_) in found.items()},
-            "_outgrad_parts": parts, "__module__": kind.__module__,
+            "_outgrad_of": (kind, *parts), "__module__": kind.__module__,
             "__qualname__": kind.__qualname__})
 
     # What Hugging Face's layers wrap around a forward for checkpoints they wrap around that of a subclass,
-    # too, but not what they wrap around those of experts.
-    again = made()
+    # too, but not what they wrap around those of experts. A class may refuse a subclass, as where it lists
+    # them by name.
+    try:
+        again = made()
+    except Exception:
+        return None
     found = {name: one for name, one in found.items()
         if _wrappers(kind.__dict__[name]) == _wrappers(getattr(again, name))}
     if not found:
@@ -332,8 +337,8 @@ def _rewritten_method(method: Any, norms: _Names, linears: _Names, gates: _Names
 
 
 def _new(kind: type, *parts: _Names) -> Any:
-    made: Any = _rewritten(kind, *parts)
-    return made[0].__new__(made[0])
+    made: Any = (_rewritten(kind, *parts) or [kind])[0]  # in another release its source may have none of them
+    return made.__new__(made)
 
 
 def _function_of(definition: ast.FunctionDef, imports: Iterable[ast.stmt],

@@ -14,7 +14,7 @@ from torch.nn.utils import prune
 
 import outgrad
 from outgrad import blocks, functional, patching
-from patching_test import example_of, model_of
+from patching_test import SMALL, example_of, model_of
 
 
 def step(model, example, seed=3):
@@ -588,6 +588,53 @@ def test_a_forward_that_was_replaced_between_two_patches_is_the_one_that_runs(mo
     expected = model(x)
     outgrad.patch(model)
     torch.testing.assert_close(model(x), expected)
+
+
+def test_an_object_of_a_class_of_ours_is_copied_as_any():
+    """As EMA makes them by type(model)(..), without patch."""
+    layer = model_of("bert").bert.encoder.layer[0]
+    for model, arguments, x in ((PreNorm(), (), torch.randn(3, 8)),
+            (layer, (transformers.BertConfig(**SMALL),), torch.randn(2, 5, 64))):
+        outgrad.patch(model)
+        other = type(model)(*arguments).eval()
+        for copied in copies(other):
+            assert type(copied) is type(other) and torch.equal(copied(x), other(x))
+
+
+def test_a_pickle_of_a_class_whose_source_has_changed_is_its_class(monkeypatch):
+    """As in another release of Hugging Face's models: what was a block then runs its parts."""
+    model, x = PreNorm(), torch.randn(3, 8)
+    outgrad.patch(model)
+    pickled = pickle.dumps(model)
+    monkeypatch.setattr(PreNorm, "forward", Reads.forward)
+    loaded = pickle.loads(pickled)
+    assert type(loaded) is PreNorm
+    expected = loaded(x)
+    assert type(outgrad.unpatch(loaded).second) is nn.LayerNorm
+    torch.testing.assert_close(loaded(x), expected)
+
+
+class Listed(PreNorm):
+    known = set()
+
+    def __init_subclass__(cls):
+        if cls.__name__ in Listed.known:
+            raise ValueError(f"{cls.__name__} is there already")
+        Listed.known.add(cls.__name__)
+
+
+class Once(Listed):
+    forward = PostNorm.forward
+
+
+def test_a_class_that_takes_no_subclass_runs_its_parts():
+    """As where a library lists its layers by name."""
+    model, x = Once(), torch.randn(3, 8)
+    model.third = nn.LayerNorm(8)
+    expected = model(x)[0]
+    report = outgrad.patch(model)
+    assert report.fused == [] and len(report.swapped) == 3 and type(model) is Once
+    torch.testing.assert_close(model(x)[0], expected)
 
 
 def test_a_norm_takes_a_residual():
