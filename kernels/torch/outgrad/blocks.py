@@ -37,7 +37,7 @@ class DropoutAddNorm(nn.Module):
         dense, dropout, norm = own["dense"], own["dropout"], own["LayerNorm"]
         if not (_norm_takes_all(dropout, norm) and _are_alone(dropout, norm)):
             return norm(dropout(dense(hidden_states)) + input_tensor)
-        p = dropout.p if dropout.training else 0.0
+        p = functional.checked_probability("dropout", dropout.p, dropout.training)
         weight, bias = _plain(dense)
         if weight is not None and _gives(weight, hidden_states, input_tensor) and _are_alone(dense):
             return norm.of_linear(hidden_states, weight, bias, input_tensor, p)
@@ -82,7 +82,7 @@ class _FeedsForward:
                     and (name := _takes_linear(activation)) and _norm_takes_all(dropout, norm)
                     and _are_alone(intermediate, output, first, activation, second, dropout, norm)):
                 return norm.of_mlp(x, (weight1, bias1, name, weight2, bias2),
-                    dropout.p if dropout.training else 0.0)
+                    functional.checked_probability("dropout", dropout.p, dropout.training))
         return output(intermediate(x), x)
 
     # Hugging Face's apply_chunking_to_forward asks for it in each call; Python need not find it each time.

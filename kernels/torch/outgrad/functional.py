@@ -979,7 +979,7 @@ def _norm_of_linear(name: str) -> _Operation:
         for_linear = for_h or for_weight or for_bias
         dz, dx, dgamma, dbeta = _gradients_of_norm_of_sum(ctx, of_sum, dy, None,
             (for_linear, with_dgamma, with_dbeta))
-        dh, dweight, dbias = _linear_gradients(dx.view(-1, ctx.columns), h, weight, for_h, for_weight,
+        dh, dweight, dbias = _linear_gradients(dx.view(-1, weight.shape[0]), h, weight, for_h, for_weight,
             for_bias)
         dh = dh.view(h.shape) if for_h else None
         return dh, dweight, dbias, dz if for_residual else None, *[None] * 3, dgamma, dbeta, *[None] * 5
@@ -1010,7 +1010,7 @@ def _norm_of_mlp(name: str, index: int) -> _Operation:
         for_h = for_x or for_weight1 or for_bias1
         wanted = for_h or for_weight2 or for_bias2, with_dgamma, with_dbeta
         dz, dropped, dgamma, dbeta = _gradients_of_norm_of_sum(ctx, kept, dy, None, wanted)
-        dh, dweight2, dbias2 = _linear_gradients(dropped.view(-1, ctx.columns), h, weight2, for_h,
+        dh, dweight2, dbias2 = _linear_gradients(dropped.view(-1, weight2.shape[0]), h, weight2, for_h,
             for_weight2, for_bias2)
         dx = dweight1 = dbias1 = None
         if for_h:
@@ -1019,7 +1019,7 @@ def _norm_of_mlp(name: str, index: int) -> _Operation:
                 for_bias1 and dbias1 is None)
             dbias1 = own if dbias1 is None else dbias1
             if for_x:  # nothing else reads dz any more
-                dx = dz.view(-1, ctx.columns).addmm_(rows, weight1).view(x.shape)
+                dx = dz.view(-1, weight1.shape[1]).addmm_(rows, weight1).view(x.shape)
         return dx, dweight1, dbias1, dweight2, dbias2, *[None] * 3, dgamma, dbeta, *[None] * 5
 
     return _Operation(name, compute, keep, gradients)

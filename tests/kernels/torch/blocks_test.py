@@ -659,6 +659,17 @@ def test_a_norm_takes_a_residual():
         norm(x[:, :4])
 
 
+def test_a_block_may_normalise_several_dimensions(monkeypatch):
+    model, x = model_of("bert").bert.encoder.layer[0].eval(), torch.randn(2, 5, 64, requires_grad=True)
+    model.output.LayerNorm = nn.LayerNorm((5, 64))
+    model.attention.output.LayerNorm = nn.LayerNorm((5, 64))
+    parts = unfused(model, monkeypatch)
+    outgrad.patch(model)
+    for ours, theirs in zip(*(torch.autograd.grad(of(x).square().sum(), (x, *of.parameters()))
+            for of in (model, parts)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
 def test_blocks_that_others_have_changed():
     """A dropout that is no longer one, a Linear of another width or type: parts run one by one, or say what
     does not fit."""
@@ -668,6 +679,12 @@ def test_blocks_that_others_have_changed():
     layer.output.dropout = nn.Identity()
     layer.feed_forward_chunk(x).sum().backward()
     layer.output.dropout = outgrad.Dropout(0.1)
+    for p in (-0.1, float("nan"), 1.5):
+        layer.output.dropout.p = layer.attention.output.dropout.p = p
+        for call in (layer.feed_forward_chunk, lambda x: layer.attention.output(x, x)):
+            with pytest.raises(ValueError, match=f"p is {p}, a probability is needed"):
+                call(x)
+    layer.output.dropout.p = 0.1
     layer.intermediate.dense = nn.Linear(64, 96)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         layer.feed_forward_chunk(x)
