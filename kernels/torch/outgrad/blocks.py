@@ -182,7 +182,7 @@ class Rewritten:
         weight, bias = _plain(linear)
         if (weight is not None and _have_only_watched_hooks(linear) and a.dim() > 1
                 and (name := _takes_pair(gate, a, b)) is not None
-                and (weight.dtype == a.dtype or torch.is_autocast_enabled(a.device.type))):
+                and (weight.dtype == a.dtype or functional.is_autocast(a))):
             packed, other, left = _dropped_ahead(dropout, *_as_packed(a, b))
             if left is None:
                 return gates.gated_linear(packed, other, weight, bias, name,

@@ -175,10 +175,14 @@ class _Operation:
         return result[: self.given] if self.given > 1 else result[0]
 
 
+def is_autocast(x: torch.Tensor) -> bool:
+    """Whether autocast is on for the device of x; the device "meta" has none."""
+    return not x.is_meta and torch.is_autocast_enabled(x.device.type)
+
+
 def dtype_under_autocast(x: torch.Tensor) -> torch.dtype:
     """The type in which a Linear of x computes."""
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    return torch.get_autocast_dtype(x.device.type) if is_autocast(x) else x.dtype
 
 
 def _of_elements(*_: Any) -> int:
@@ -448,7 +452,7 @@ _linear_activations = {name: _linear_activation(index) for index, name in enumer
 def _expect_linear(function: str, x: torch.Tensor, weight: torch.Tensor,
         bias: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """x and weight as autocast wants them."""
-    if isinstance(x, torch.Tensor) and torch.is_autocast_enabled(x.device.type):
+    if isinstance(x, torch.Tensor) and is_autocast(x):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, weight = x.to(dtype), weight.to(dtype)
     if not (_is_usable(x) and _is_usable(weight) and x.device == weight.device
@@ -493,7 +497,7 @@ def linear_activation(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
             f"{', '.join(library.ACTIVATIONS)}")
     x, weight = _expect_linear("linear_activation", x, weight, bias)
     if bias is not None and bias.dtype != x.dtype:
-        if not torch.is_autocast_enabled(x.device.type):
+        if not is_autocast(x):
             raise TypeError(f"outgrad.linear_activation: x is {x.dtype}, bias {bias.dtype}")
         bias = bias.to(x.dtype)
     return operation(x, weight, bias)

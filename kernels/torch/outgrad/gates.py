@@ -289,7 +289,7 @@ def gated_linear(a: torch.Tensor, b: torch.Tensor | None, weight: torch.Tensor,
     Shapes: a and b [..., n], or a alone [..., 2 n]; weight [m, n]; bias [m]; the result [..., m].
     """
     _expect_pair("gated_linear", a, b)
-    if torch.is_autocast_enabled(a.device.type):
+    if functional.is_autocast(a):
         dtype = torch.get_autocast_dtype(a.device.type)
         a, weight = a.to(dtype), weight.to(dtype)
         b, bias = None if b is None else b.to(dtype), None if bias is None else bias.to(dtype)

@@ -132,14 +132,14 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     percent, name = stores.OF_LINEARS[store]
     of = None if name is None else library.FP8[name]
     functional._expect("linear", x=x, weight=weight, bias=bias)
-    autocast = not x.is_meta and torch.is_autocast_enabled(x.device.type)
+    autocast = functional.is_autocast(x)
     _expect_fits(x, weight, bias, autocast, store, row_weights)
     if not weight.requires_grad:
         return torch.nn.functional.linear(x, weight, bias)  # which keeps no x
     seed = None if percent is None else functional.new_seed(x.device)
     if not torch.is_grad_enabled():
         return torch.nn.functional.linear(x, weight, bias)
-    dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
+    dtype = functional.dtype_under_autocast(x)
     codes = None if of is None else fp8.offered(x, of)
     if percent is not None and codes is None:
         kept, index, scale = _rows_of(x, percent, of, dtype, row_weights, seed)

@@ -226,11 +226,9 @@ class _Norm(_Base):
     def _input(self, x: torch.Tensor) -> torch.Tensor:
         if not torch._C._is_any_autocast_enabled():
             return x
-        kind = x.device.type
-        # The device "meta" has no autocast.
-        if x.is_meta or not torch.is_autocast_enabled(kind) or x.dtype not in library.FORMATS:
+        if not functional.is_autocast(x) or x.dtype not in library.FORMATS:
             return x
-        return x.to(torch.get_autocast_dtype(kind)) if self.norms == "autocast" else x.float()
+        return x.to(torch.get_autocast_dtype(x.device.type)) if self.norms == "autocast" else x.float()
 
     def side_channels(self, dtype: torch.dtype | None = None) -> torch.Tensor | None:
         """The columns that have a side buffer if the output is of dtype (by default that of last time, at

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from . import modules
+from . import functional, modules
 from .relu_squared import ReLUSquared
 
 
@@ -51,9 +51,7 @@ class WiderTypeRMSNorm(_Original):
 
     def _input(self, x: torch.Tensor) -> torch.Tensor:
         x, weight = super()._input(x), self.weight
-        in_autocasts_type = (self.norms == "autocast" and not x.is_meta
-            and torch.is_autocast_enabled(x.device.type))
-        if x.dtype == weight.dtype or in_autocasts_type:
+        if x.dtype == weight.dtype or (self.norms == "autocast" and functional.is_autocast(x)):
             return x
         return x.to(torch.promote_types(x.dtype, weight.dtype))
 

@@ -670,6 +670,21 @@ def test_a_block_may_normalise_several_dimensions(monkeypatch):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
+def test_blocks_run_on_the_device_meta():
+    """Which has no autocast, though it be on for others."""
+    mlp = pre_norm("llama")[2][0].mlp
+    for model in (mlp, model_of("bert").bert.encoder.layer[0], nn.Sequential(nn.Linear(64, 8), nn.GELU())):
+        outgrad.patch(model)
+        shape = model(torch.randn(2, 5, 64)).shape
+        x = torch.randn(2, 5, 64, device="meta", requires_grad=True)
+        model.to("meta")
+        for autocast in (False, True):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+                y = model(x)
+            y.sum().backward()
+            assert y.shape == shape and all(p.grad.shape == p.shape for p in (x, *model.parameters()))
+
+
 def test_blocks_that_others_have_changed():
     """A dropout that is no longer one, a Linear of another width or type: parts run one by one, or say what
     does not fit."""
