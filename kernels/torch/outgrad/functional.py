@@ -503,11 +503,18 @@ def linear_activation(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
     return operation(x, weight, bias)
 
 
+def pytorchs_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """PyTorch's Linear as the result of a node. In older releases it is a view, and such a result may not
+    be changed in place."""
+    y = torch.nn.functional.linear(x, weight, bias)
+    return y.detach() if not torch.compiler.is_compiling() and y._is_view() else y
+
+
 def _linears_of(count: int) -> _Operation:
     """Several Linears of one x. The gradients of x are added as the products are made."""
 
     def compute(x: torch.Tensor, *parameters: Any) -> tuple[torch.Tensor, ...]:
-        return tuple(torch.nn.functional.linear(x, weight, bias)
+        return tuple(pytorchs_linear(x, weight, bias)
             for weight, bias in zip(parameters[::2], parameters[1::2], strict=True))
 
     def keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:

@@ -125,7 +125,7 @@ def _pair_and_linear(store: _Store) -> functional._Operation:
     def compute(a: torch.Tensor, b: torch.Tensor | None, weight: torch.Tensor,
             bias: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
         z, *more = store.compute(a, b)
-        result = torch.nn.functional.linear(z, weight, bias)
+        result = functional.pytorchs_linear(z, weight, bias)
         return (result, z, *more) if store.keeps_product else (result, *more)
 
     def keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:

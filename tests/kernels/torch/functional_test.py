@@ -834,3 +834,13 @@ def test_every_activation_of_the_catalogue_is_a_function():
         assert callable(getattr(outgrad, name)), name
     for name in names:
         assert getattr(outgrad, name).__name__ == name and "Keeps y" in getattr(outgrad, name).__doc__
+
+
+def test_the_result_of_a_linear_may_be_changed_in_place():
+    """As attentions scale their queries. In PyTorch 2.10 a Linear gives a view, which a node may not give."""
+    x, weight, bias = (torch.randn(shape, requires_grad=True) for shape in ((2, 3, 4), (4, 4), 4))
+    for function in (lambda: outgrad.functional.linears_of(x, [weight, bias, weight, bias])[0],
+            lambda: outgrad.gated_linear(x, x, weight, bias), lambda: outgrad.linear(x, weight, bias)):
+        found = [torch.autograd.grad(y, bias, torch.ones_like(y))[0]
+            for y in (2 * function(), function().mul_(2))]
+        assert torch.equal(*found)
