@@ -588,11 +588,11 @@ class _Pairs(_Calls):
         self.act(a) * b                       self._outgrad_gated(self.act, a, b)
         b * self.act(a)                       self._outgrad_gated(self.act, b, a, True)
         self.down(self.act(a) * b)            self._outgrad_gated_linear(self.down, self.act, a, b)
-        g = self.act(a); h = ..; z = g * h    g = a; h = ..; z = self._outgrad_gated(self.act, g, h)
+        g = self.act(f(x)); h = ..; z = g * h g = f(x); h = ..; z = self._outgrad_gated(self.act, g, h)
         self.dropout(self.act(a) * b)         self._outgrad_gated(self.act, a, b, dropout=self.dropout)
 
-    the fourth but where something else reads g. Before the Linear may stand T5's change of type, _CAST. own:
-    the object's name."""
+    the fourth but where something else reads g, and of an f(x) alone: an array that has a name might be
+    changed by h. Before the Linear may stand T5's change of type, _CAST. own: the object's name."""
 
     def __init__(self, own: str, gates: _Names, linears: _Names, dropouts: _Names,
             definition: ast.FunctionDef) -> None:
@@ -606,7 +606,8 @@ class _Pairs(_Calls):
                 case (ast.Assign(targets=[ast.Name(g)], value=ast.Call() as gate),
                     ast.Assign(targets=[ast.Name(h)]),
                     ast.Assign(value=ast.BinOp(ast.Name(left), ast.Mult(), ast.Name(right)))):
-                    if (g, h) == (left, right) and g != h and self._is_gate(gate) and self.reads[g] == 1:
+                    if ((g, h) == (left, right) and g != h and self._is_gate(gate) and self.reads[g] == 1
+                            and isinstance(gate.args[0], ast.Call)):
                         first.value = gate.args[0]
                         product: Any = third.value
                         third.value = ast.copy_location(

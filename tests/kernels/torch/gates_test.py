@@ -448,6 +448,23 @@ def test_products_are_found_by_the_source(kind, pairs, monkeypatch):
     assert type(model) is kind and all(map(torch.equal, trained(model, x), before))
 
 
+class Changes(Reversed):
+    def forward(self, x):
+        """What the second statement changes in place has gone into the gate before."""
+        g = self.act(x)
+        h = x.mul_(2)
+        z = g * h
+        return z
+
+
+@torch.no_grad()
+def test_a_gate_of_an_array_that_changes_runs_before():
+    model, x = Changes(), torch.randn(5, 8)
+    before = model(x.clone())
+    assert outgrad.patch(model).fused == []
+    torch.testing.assert_close(model(x), before)
+
+
 def test_hooks_and_stores_keep_the_parts():
     model, x, seen = Reversed(), torch.randn(5, 8), []
     outgrad.patch(model)
