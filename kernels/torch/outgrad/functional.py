@@ -163,7 +163,7 @@ class _Operation:
         if type(inputs[0]) not in sharded.PLAIN and sharded.is_sharded(inputs[0]):
             return sharded.of_parts(self.name, self, self.whole and self.whole(*inputs), inputs)
         compiling = torch.compiler.is_compiling()
-        if compiling and torch.compiler.is_exporting():  # no graph of torch.export has Functions
+        if compiling and library.is_exporting():  # no graph of torch.export has Functions
             with library.Exported():
                 result = self.compute(*inputs)
         elif compiling or not (torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0):

@@ -89,7 +89,8 @@ def _at_one_scale(of: int) -> _Codes:
 
 
 _CODES = {**{word: _at_one_scale(of) for word, of in library.FP8.items()},
-    stores.MXFP8: _Codes(mxfp8.encode, mxfp8.decode)}
+    # not the two themselves, which torch.compile of PyTorch 2.10 does not take from a tuple
+    stores.MXFP8: _Codes(lambda x: mxfp8.encode(x), lambda *kept: mxfp8.decode(*kept))}
 
 
 def _in_8_bits(index: int, codes: _Codes) -> _Store:

@@ -263,6 +263,12 @@ if TYPE_CHECKING:
         """An operator, whose name and schema the C++ side has."""
 
 
+def is_exporting() -> bool:
+    """Whether torch.export traces. In PyTorch 2.10 code that torch.compile traces gets True from
+    torch.compiler.is_exporting, too."""
+    return torch.compiler._is_exporting_flag
+
+
 class Exported(TorchFunctionMode):
     """Calls operators under the names that graphs of torch.export have, with derivatives (exported.py)."""
 

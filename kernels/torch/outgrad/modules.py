@@ -263,7 +263,7 @@ class _Norm(_Base):
             return known
         if weight.is_meta or is_fake(weight):  # torch.export traces with such ones
             known_still = known is not None and known.key[0] == dtype and not stale
-            return known if known_still and torch.compiler.is_exporting() else None
+            return known if known_still and library.is_exporting() else None
         if transforms:
             channels = self._searched(weight, bias, dtype)
             # not kept, because it would outlive the transform
@@ -346,7 +346,7 @@ class _Norm(_Base):
         if self.store != stores.DEFAULT_OF_NORMS:
             functional.expect_8_bits(*self._affine(weight, bias), x.dtype, self.tau, self.store, channels)
         # of a graph of torch.export nobody asks what it has seen
-        return channels, None if torch.compiler.is_exporting() else seen, self._most_moved(x.dtype)
+        return channels, None if library.is_exporting() else seen, self._most_moved(x.dtype)
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None, p: float = 0.0) -> torch.Tensor:
         """With a residual, of x's shape and type: of dropout(x, p) + residual, as one node."""

@@ -844,3 +844,15 @@ def test_the_result_of_a_linear_may_be_changed_in_place():
         found = [torch.autograd.grad(y, bias, torch.ones_like(y))[0]
             for y in (2 * function(), function().mul_(2))]
         assert torch.equal(*found)
+
+
+def test_compiled_code_keeps_what_eager_mode_keeps():
+    """Codes of x, of which the gradient of weight is: it is not the one that x itself gives."""
+    x, weight = torch.randn(6, 16), torch.randn(8, 16, requires_grad=True)
+
+    def gradient(function):
+        return torch.autograd.grad(function(x, weight).square().sum(), weight)[0]
+
+    torch._dynamo.reset()
+    compiled = gradient(torch.compile(outgrad.linear, fullgraph=True, backend="aot_eager"))
+    assert torch.equal(compiled, gradient(outgrad.linear)) and not torch.equal(compiled, gradient(F.linear))
