@@ -24,9 +24,10 @@ def _gives(name: str, keep: Callable[..., Any], gradients: Callable[..., Any]) -
 
     def backward(ctx: Any, *dy: Any) -> Any:
         given = dy[0] if isinstance(dy[0], list) else dy
-        if torch.is_grad_enabled() and name != "dropout":
-            return functional._recorded(name, gradients, ctx, given)
-        return gradients(ctx, ctx.saved_tensors, *given)
+        found = (functional._recorded(name, gradients, ctx, given)
+            if torch.is_grad_enabled() and name != "dropout" else gradients(ctx, ctx.saved_tensors, *given))
+        # PyTorch 2.10 wants none for arguments that the call left to their defaults
+        return tuple(found[: len(ctx.needs_input_grad)])
 
     torch.library.register_autograd(f"outgrad_exported::{name}", backward, setup_context=setup_context)
 

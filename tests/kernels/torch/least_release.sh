@@ -23,4 +23,6 @@ bash "$1/tests/kernels/torch/run.sh" "$1" "$2" "$python" unit operators_test.py 
 # How far the first gradient lies from PyTorch's is a matter of its release: of the ViT's, 3.4e-7 under
 # 2.10.0, where PyTorch's own lies 2.9e-7 from float64's; the test's criterion is for the release that
 # requirements.txt names.
-bash "$1/tests/kernels/torch/run.sh" "$1" "$2" "$python" unit patching_test.py -k "not first_gradient"
+# PyTorch's checker of operators runs one backward pass twice in that release.
+bash "$1/tests/kernels/torch/run.sh" "$1" "$2" "$python" unit exported_test.py patching_test.py \
+  -k "not first_gradient and not pytorchs_checker"
