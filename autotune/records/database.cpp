@@ -22,28 +22,6 @@ using nlohmann::json;
 
 constexpr std::string_view kFamily = "outgrad.tune/";
 constexpr unsigned kVersion = 1;
-// A record nests three deep. The library's parser copes with any depth, but copying, comparing and writing
-// such a value recurse.
-constexpr int kDeepest = 32;
-
-bool nests_too_deep(std::string_view line) {
-  int depth = 0;
-  bool in_text = false;
-  for (std::size_t i = 0; i < line.size(); ++i) {
-    const char c = line[i];
-    if (in_text) {
-      if (c == '\\') ++i;
-      if (c == '"') in_text = false;
-    } else if (c == '"') {
-      in_text = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kDeepest) return true;
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return false;
-}
 
 // Whether a schema's name is of this family and of a later version: "outgrad.tune/2", "outgrad.tune/1.1",
 // "outgrad.tune/10-rc".
@@ -63,9 +41,8 @@ kernels::SpecError newer(const std::string& path, long long line, const std::str
               ": use the program that wrote it, or give another file"};
 }
 
-// The value of a line, null where it is none of ours or too deep for the library.
+// The value of a line, null where it is none of ours.
 json value_of(std::string_view line) {
-  if (nests_too_deep(line)) return {};
   json value = kernels::parse_json_line(line);
   return value.is_discarded() ? json() : value;
 }
@@ -125,13 +102,10 @@ Database parse_database(const std::string& path, std::string_view text) {
     const auto warn = [&](const std::string& why) {
       database.warnings.push_back(path + ":" + std::to_string(number) + ": " + why + ", ignored");
     };
-    if (nests_too_deep(line)) {
-      warn("nested deeper than " + std::to_string(kDeepest));
-      continue;
-    }
     json record = kernels::parse_json_line(line);
     if (record.is_discarded() || !record.is_object()) {
-      warn("not a JSON object");
+      const std::string why = kernels::json_refusal(line);
+      warn(why.empty() ? "not a JSON object" : why);
       continue;
     }
     const auto schema = record.find("schema");

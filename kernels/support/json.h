@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "kernels/host/errors.h"
 
@@ -49,9 +51,70 @@ inline std::string reason_of(std::string_view error) {
   return ": " + std::string(error.substr(begin));
 }
 
-/// Throws SpecError with the line and column where the text is no JSON.
+/// Tells `events`, a nlohmann::json_sax, what stands in the text; false where one of them, or the parser,
+/// stops.
+template <class Events>
+bool scan_json(std::string_view text, Events& events) {
+  return with_json_text(
+      text, [&](std::string_view visible) { return nlohmann::json::sax_parse(visible, &events); });
+}
+
+/// Why a document that the parser takes is refused, if it is. Of two equal keys the parser keeps the last, so
+/// that two readers may see two documents. And a file may nest as deeply as it is long, but copying,
+/// comparing and writing a value recurse; ours nest less than ten deep. (A callback of the parser itself
+/// would take time quadratic in the number of keys.)
+class JsonGuard final : public nlohmann::json::json_sax_t {
+ public:
+  const std::string& refusal() const { return refusal_; }
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return enter(); }
+  bool start_array(std::size_t) override { return enter(); }
+  bool end_object() override { return leave(); }
+  bool end_array() override { return leave(); }
+  bool key(string_t& name) override {
+    constexpr std::size_t kShown = 40;
+    if (!keys_.back().insert(name).second) refusal_ = "the key '" + name.substr(0, kShown) + "' occurs twice";
+    return refusal_.empty();
+  }
+  // the parser will report it
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override {
+    return false;
+  }
+
+ private:
+  bool enter() {
+    constexpr std::size_t kDeepest = 32;
+    if (keys_.size() == kDeepest) refusal_ = "nested deeper than " + std::to_string(kDeepest);
+    keys_.emplace_back();
+    return refusal_.empty();
+  }
+  bool leave() {
+    keys_.pop_back();
+    return true;
+  }
+
+  std::vector<std::set<std::string>> keys_;  // of the enclosing objects; empty for arrays
+  std::string refusal_;
+};
+
+/// What JsonGuard says of a text; nothing of one that is no JSON.
+inline std::string json_refusal(std::string_view text) {
+  JsonGuard guard;
+  scan_json(text, guard);
+  return guard.refusal();
+}
+
+/// Throws SpecError with the line and column where the text is no JSON, and where JsonGuard refuses it.
 template <class Json = nlohmann::json>
 Json parse_json(std::string_view text, const std::string& file) {
+  if (const std::string why = json_refusal(text); !why.empty()) throw SpecError(file, "JSON", why);
   try {
     return parse_json<Json>(text);
   } catch (const nlohmann::json::parse_error& error) {
@@ -61,19 +124,12 @@ Json parse_json(std::string_view text, const std::string& file) {
   }
 }
 
-/// A discarded value where the text is no JSON: of a line that may be damaged.
+/// A discarded value where the text is no JSON, or JsonGuard refuses it: of a line that may be damaged.
 inline nlohmann::json parse_json_line(std::string_view line) {
+  if (!json_refusal(line).empty()) return nlohmann::json::value_t::discarded;
   return with_json_text(line, [](std::string_view visible) {
     return nlohmann::json::parse(visible, nullptr, /*allow_exceptions=*/false);
   });
-}
-
-/// Tells `events`, a nlohmann::json_sax, what stands in the text; false where one of them, or the parser,
-/// stops.
-template <class Events>
-bool scan_json(std::string_view text, Events& events) {
-  return with_json_text(
-      text, [&](std::string_view visible) { return nlohmann::json::sax_parse(visible, &events); });
 }
 
 }  // namespace outgrad::kernels

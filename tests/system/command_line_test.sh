@@ -99,7 +99,11 @@ if [[ -x $2/outgrad-fit ]]; then
   refuses 2 emit input.json --out emit.out
   echo '{"schema": 1e999}' >input.number.json
   { printf '{"schema": "' && head -c 100000 /dev/zero | tr '\0' a && printf '"}'; } >input.long.json
-  for file in input.number.json input.long.json; do
+  # Two documents for two readers, and one that no reader's stack has room for.
+  sed 's/"degree"/"degree": 2, &/' "$root/approx/specs/gelu_bf16_fast.json" >input.twice.json
+  printf '{"schema": %s%s}' "$(printf '[%.0s' {1..200000})" "$(printf ']%.0s' {1..200000})" >input.deep.json
+  refuses 2 compare input.deep.json input.deep.json
+  for file in input.number.json input.long.json input.twice.json input.deep.json; do
     refuses 2 fit "$file" --out fit.out
     refuses 2 emit "$file" --out emit.out
     refuses 2 validate --foreign "$file" --format f32 --out validate.out

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace outgrad::kernels {
@@ -71,6 +72,20 @@ TEST(Json, ARefusalNamesLineColumnAndReason) {
   EXPECT_LT(said("\"" + std::string(100000, 'a')).size(), 200u);
   EXPECT_EQ(said("[1e999]"), "f.json: JSON: a number is beyond double's range");
   EXPECT_EQ(said("[1]"), "accepted");
+  EXPECT_EQ(said(R"({"a": {"b": 1}, "b": [{"a": 1}, {"a": 2}]})"), "accepted");
+  for (const std::string twice : {R"({"a": 1, "b": {"a": 2}, "a": 1})", R"([{"\u0061": 1, "a": 1}])"}) {
+    EXPECT_EQ(said(twice), "f.json: JSON: the key 'a' occurs twice");
+    EXPECT_TRUE(parse_json_line(twice).is_discarded());
+  }
+  // A value this deep would end the program where it is copied.
+  for (const auto& [open, close] : {std::pair("[", "]"), std::pair(R"({"a":)", "}")}) {
+    std::string deep = "1";
+    for (int depth = 1; depth <= 33; ++depth) {
+      deep = open + deep + close;
+      EXPECT_EQ(said(deep), depth <= 32 ? "accepted" : "f.json: JSON: nested deeper than 32");
+      EXPECT_EQ(parse_json_line(deep).is_discarded(), depth > 32);
+    }
+  }
 }
 
 }  // namespace

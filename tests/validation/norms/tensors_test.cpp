@@ -137,7 +137,7 @@ TEST(Tensors, HostileSafetensorsHeadersAreRefused) {
   expect_refused(safetensors("{", ""), "header");
   expect_refused(safetensors("{\"a\xff\":1}", ""), "header");
   expect_refused(safetensors("{\"a\":" + std::string(1000, '[') + std::string(1000, ']') + "}", ""),
-                 "nested too deep");
+                 "nested deeper than 32");
   const std::string a = R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]})";
   expect_refused(safetensors("{" + a + "," + a + "}", four), "'a' occurs twice");
   expect_refused(safetensors(R"({"a":{"dtype":"F32","dtype":"F16","shape":[1],"data_offsets":[0,4]}})", four),
