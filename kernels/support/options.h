@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <concepts>
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -17,7 +18,7 @@
 
 namespace outgrad::kernels {
 
-// Passes a number from `least` to `most`. CLI::Range passes "nan", too, and reads "010" as 8.
+// Passes a number from `least` to `most`. CLI::Range passes "nan", too.
 template <class Number>
 CLI::Validator in_range(Number least, Number most) {
   const std::string range = "from " + std::to_string(least) + " to " + std::to_string(most);
@@ -27,6 +28,29 @@ CLI::Validator in_range(Number least, Number most) {
     return "'" + text + "' is not " + (std::integral<Number> ? "an integer " : "a number ") + range;
   };
   return CLI::Validator(refusal, range);
+}
+
+// Has the numbers of all commands read as a person writes them: CLI11 reads "010" as 8, "-1" as 2^64 - 1
+// where a count is wanted, and no text at all as 0.
+inline void read_decimal(CLI::App& app) {
+  for (CLI::App* const command : app.get_subcommands(nullptr)) {
+    for (CLI::Option* const option : command->get_options()) {
+      const std::string type = option->get_type_name();
+      const bool whole = type.starts_with("INT"), count = type.starts_with("UINT");
+      if (!whole && !count && !type.starts_with("FLOAT")) continue;
+      option->transform(CLI::Validator(
+          [=](std::string& text) {
+            const auto value = number_in<std::int64_t>(text);
+            const auto large = number_in<std::uint64_t>(text);
+            if (whole ? !value : count ? !large : text.empty())
+              return "'" + text + "' is not " + (whole ? "an integer" : count ? "a count" : "a number");
+            if (whole) text = std::to_string(*value);
+            if (count) text = std::to_string(*large);
+            return std::string();
+          },
+          ""));
+    }
+  }
 }
 
 // The options that choose the form of a result; `what` is what they print.
@@ -47,6 +71,7 @@ inline std::string nearest_option(const CLI::App& command, const std::string& wo
 // Has the application read the words, a command and its options, and run the command; or prints its help
 // where they ask for that. Throws SpecError for what it refuses: "command: --option: why".
 inline void parse(CLI::App& app, std::vector<std::string> words) {
+  read_decimal(app);
   std::ranges::reverse(words);  // CLI11 takes them from the back
   try {
     app.parse(std::move(words));

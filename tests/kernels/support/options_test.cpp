@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
 namespace outgrad::kernels {
 namespace {
 
@@ -11,10 +15,17 @@ std::string answer(const std::vector<std::string>& words) {
   CLI::App app("about", "outgrad");
   app.require_subcommand(1);
   int threads = 0;
+  std::uint64_t boxes = 0;
+  double tau = 1;
   std::string said = "help";
   CLI::App* const command = app.add_subcommand("fit", "about fit");
   command->add_option("--threads", threads)->check(in_range(0, 1024));
-  command->callback([&] { said = "ran with " + std::to_string(threads); });
+  command->add_option("--boxes", boxes);
+  command->add_option("--tau", tau);
+  command->callback([&] {
+    said = "ran with " + std::to_string(threads);
+    if (boxes > 0) said += ", " + std::to_string(boxes);
+  });
   testing::internal::CaptureStdout();
   try {
     parse(app, words);
@@ -32,6 +43,13 @@ TEST(CommandLine, RunsTheCommandOrSaysWhyNot) {
   EXPECT_EQ(answer({}), "A subcommand is required");
   EXPECT_EQ(answer({"frob", "--threads", "7"}), "unknown command frob");
   EXPECT_EQ(answer({"fit", "--threads", "1025"}), "fit: --threads: '1025' is not an integer from 0 to 1024");
+  // As the tuner's options are read, and as people read them.
+  EXPECT_EQ(answer({"fit", "--threads", "010", "--boxes", "0100"}), "ran with 10, 100");
+  EXPECT_EQ(answer({"fit", "--threads", "0x10"}), "fit: --threads: '0x10' is not an integer");
+  EXPECT_EQ(answer({"fit", "--boxes", "18446744073709551615"}), "ran with 0, 18446744073709551615");
+  for (const std::string text : {"-1", "18446744073709551616", "1e3", ""})
+    EXPECT_EQ(answer({"fit", "--boxes", text}), "fit: --boxes: '" + text + "' is not a count");
+  EXPECT_EQ(answer({"fit", "--tau", ""}), "fit: --tau: '' is not a number");
   EXPECT_EQ(answer({"fit", "--frob"}), "fit: The following argument was not expected: --frob");
   EXPECT_EQ(answer({"fit", "--thread=7"}),
             "fit: The following argument was not expected: --thread=7; did you mean '--threads'?");
