@@ -2,9 +2,11 @@
 #include "kernels/support/errors.h"
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <system_error>
 
 #include "kernels/support/progress.h"
 
@@ -19,6 +21,7 @@ int IoError::exit_status() const {
     case ENOSPC:
     case EDQUOT:
     case EIO:
+    case EFBIG:
     case EROFS:
     case EMFILE:
     case ENFILE:
@@ -38,6 +41,7 @@ void print_error_line(std::string message) {
 
 int run_main(const std::function<int()>& body) {
   int status = kExitViolated;
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is an error of its write
   fold_stdout();
   try {
     status = body();
@@ -48,6 +52,9 @@ int run_main(const std::function<int()>& body) {
     print_error_line(error.what());
     status = kExitBadInput;
   } catch (const EnvironmentError& error) {
+    print_error_line(error.what());
+    status = kExitEnvironment;
+  } catch (const std::system_error& error) {  // a folder that is gone, no thread to be had
     print_error_line(error.what());
     status = kExitEnvironment;
   } catch (const std::bad_alloc&) {

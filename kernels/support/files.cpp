@@ -92,7 +92,7 @@ void create_folder(const std::string& path) {
 OutputFile::OutputFile(const std::string& path) : target_(path) {
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);
-  if (status.type() == fs::file_type::directory) throw IoError(path, "write", EISDIR);
+  if (status.type() == fs::file_type::directory || path.ends_with('/')) throw IoError(path, "write", EISDIR);
   if (fs::exists(status) && !fs::is_regular_file(status)) {
     file_ = Descriptor(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
     if (file_.get() < 0) throw IoError(path, "write", errno);
@@ -163,15 +163,24 @@ void write_file(const std::string& path, std::string_view content) {
   file.commit();
 }
 
-void require_writable(const std::string& path) {
+void require_writable(const std::string& path, const std::vector<std::string>& others) {
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);
   if (fs::is_fifo(status) || fs::is_character_file(status)) return;
+  for (const std::string& other : others) {
+    if (fs::weakly_canonical(path, ignored) == fs::weakly_canonical(other, ignored))
+      throw SpecError(path, "write",
+                      "this command reads or writes a file of this name already; give another");
+  }
   static_cast<void>(OutputFile(path));
 }
 
-ScratchFolder::ScratchFolder() : path_((fs::temp_directory_path() / "outgrad-XXXXXX").string()) {
-  if (::mkdtemp(path_.data()) == nullptr) throw IoError(path_, "create", errno);
+ScratchFolder::ScratchFolder() {
+  const char* const given = std::getenv("TMPDIR");
+  path_ = std::string(given == nullptr || *given == '\0' ? "/tmp" : given) + "/outgrad-XXXXXX";
+  if (::mkdtemp(path_.data()) == nullptr)
+    throw EnvironmentError(IoError(path_, "create", errno).what() +
+                           std::string("; TMPDIR names another folder"));
 }
 
 ScratchFolder::~ScratchFolder() {

@@ -99,7 +99,7 @@ void write_array(const std::string& path, std::span<const T> elements) {
   file.commit();
 }
 
-// A folder of its own among the system's temporary ones, removed with what it holds. Throws IoError.
+// A folder of its own in TMPDIR, or in /tmp, removed with what it holds. Throws EnvironmentError.
 class ScratchFolder {
  public:
   ScratchFolder();
@@ -114,8 +114,9 @@ class ScratchFolder {
 };
 
 // Throws what writing the file would throw, where that can be told beforehand: before an hour of work, not
-// after it. Makes the folder. Pipes and devices are not asked: a pipe's reader would take the question for
+// after it; and SpecError where it is one of the `others` that the same command reads or writes, which would
+// be lost. Makes the folder. Pipes and devices are not asked: a pipe's reader would take the question for
 // the end.
-void require_writable(const std::string& path);
+void require_writable(const std::string& path, const std::vector<std::string>& others = {});
 
 }  // namespace outgrad::kernels

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <system_error>
 
 namespace outgrad::kernels {
 namespace {
@@ -25,7 +26,13 @@ TEST(Errors, EachKindHasItsExitStatusAndOneLine) {
   EXPECT_EQ(exit_status_of(CudaError("no device")), kExitEnvironment);
   EXPECT_EQ(exit_status_of(IoError("f", "open", ENOENT)), kExitBadInput);
   EXPECT_EQ(exit_status_of(IoError("f", "write", ENOSPC)), kExitEnvironment);
+  EXPECT_EQ(exit_status_of(IoError("f", "write", EFBIG)), kExitEnvironment);
   EXPECT_EQ(exit_status_of(std::runtime_error("broken")), kExitViolated);
+  testing::internal::CaptureStderr();
+  // such as that of a working folder that is gone; 1 would say that a bound is violated
+  EXPECT_EQ(run_main([]() -> int { throw std::system_error(ENOENT, std::generic_category()); }),
+            kExitEnvironment);
+  testing::internal::GetCapturedStderr();
   EXPECT_EQ(run_main([] { return kExitHolds; }), kExitHolds);
   testing::internal::CaptureStderr();
   run_main([]() -> int { throw SpecError("a\nb.json", "line 3", "bad \x1b[31mkey"); });

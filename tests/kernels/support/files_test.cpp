@@ -10,10 +10,14 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <system_error>
 #include <vector>
+
+#include "kernels/support/process.h"
 
 namespace outgrad::kernels {
 namespace {
@@ -113,6 +117,7 @@ TEST_F(Files, BadPathsAreBadInput) {
   for (const auto& attempt : {std::function<void()>([&] { read_file(path("absent")); }),
                               std::function<void()>([&] { read_file(folder_.string()); }),
                               std::function<void()>([&] { write_file("/dev/null/a", "x"); }),
+                              std::function<void()>([&] { write_file(path("absent/"), "x"); }),
                               std::function<void()>([&] { write_file(folder_.string(), "x"); })}) {
     try {
       attempt();
@@ -121,6 +126,30 @@ TEST_F(Files, BadPathsAreBadInput) {
       EXPECT_EQ(error.exit_status(), kExitBadInput) << error.what();
     }
   }
+  EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+// SIGXFSZ would end a program that does not ignore it, and leave its temporary file.
+TEST_F(Files, AFileBeyondTheLimitIsAnErrorOfItsWrite) {
+  const pid_t child = start_copy([&] {
+    limit_resource(RLIMIT_FSIZE, 10);
+    return run_main([&] {
+      write_file(path("large"), std::string(100, 'x'));
+      return kExitHolds;
+    });
+  });
+  EXPECT_EQ(wait_for(child).status, kExitEnvironment);
+  EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+TEST_F(Files, WithoutATemporaryFolderTheEnvironmentLacksSomething) {
+  const char* const given = std::getenv("TMPDIR");
+  const std::string saved = given == nullptr ? "" : given;
+  ::setenv("TMPDIR", path("absent").c_str(), 1);
+  EXPECT_THROW(ScratchFolder(), EnvironmentError);
+  ::setenv("TMPDIR", folder_.c_str(), 1);
+  EXPECT_EQ(fs::path(ScratchFolder().path()).parent_path(), folder_);
+  given == nullptr ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", saved.c_str(), 1);
 }
 
 TEST_F(Files, TheFolderOfAnOutputIsMade) {
@@ -136,6 +165,12 @@ TEST_F(Files, WhetherAFileCanBeWrittenIsToldBeforehand) {
   EXPECT_TRUE(fs::is_empty(path("new")));
   EXPECT_THROW(require_writable(path("there/in it")), IoError);
   EXPECT_THROW(require_writable(folder_.string()), IoError);
+  require_writable(path("there"), {path("another"), path("new/there")});
+  for (const char* same : {"there", "./there", "new/../there", "link"}) {
+    std::error_code exists;
+    fs::create_symlink("there", path("link"), exists);
+    EXPECT_THROW(require_writable(path("there"), {path("another"), path(same)}), SpecError) << same;
+  }
   // The reader of a pipe does not take the question for the end.
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   const int reader = ::open(path("pipe").c_str(), O_RDONLY | O_NONBLOCK);
