@@ -209,7 +209,10 @@ namespace {
 /// Fits a specification; whether the second witness agrees.
 bool fit_specification(const std::string& spec, const OwnRequest& wanted) {
   std::optional<JobLine> line(spec);
-  const Fit result = fit_of(read_spec(spec), spec, wanted.threads);
+  const Spec subject = read_spec(spec);
+  const std::string file = wanted.out.empty() ? "out/fits/" + subject.name + ".json" : wanted.out;
+  kernels::require_writable(file, {spec});
+  const Fit result = fit_of(subject, spec, wanted.threads);
   const std::string text = to_json(result);
   const std::string refuted = wanted.unchecked ? "" : unproven(fit_from_json(text, spec));
   line.reset();
@@ -217,7 +220,6 @@ bool fit_specification(const std::string& spec, const OwnRequest& wanted) {
     print_unproven(result, refuted);
     return false;
   }
-  const std::string file = wanted.out.empty() ? "out/fits/" + result.name + ".json" : wanted.out;
   kernels::write_file(file, text);
   if (wanted.form) {
     print_fit(wanted.form, text);
@@ -230,17 +232,18 @@ bool fit_specification(const std::string& spec, const OwnRequest& wanted) {
 
 void add_choices(CLI::App& command, OwnRequest& wanted, CLI::Option* spec) {
   add_function(command, wanted.function);
-  add_format(command, wanted.format)->excludes(spec);
+  add_format(command, wanted.format);
   CLI::Option* const error = command.add_option(
       "--error", wanted.error,
-      "with --expression: what the polynomials may differ from f' by, 2^-9 or 0.002 (default: what the "
-      "format resolves, or the least that is reached)");
+      "what the polynomials may differ from f' by, 2^-9 or 0.002 (default: what the format resolves, or the "
+      "least that is reached)");
   command
-      .add_flag("--oracle", wanted.oracle,
-                "with --expression: a table of the best gradient of every stored y, in 16 and 8 bits")
+      .add_flag("--oracle", wanted.oracle, "a table of the best gradient of every stored y, in 16 and 8 bits")
       ->excludes(error);
-  command.add_option("--name", wanted.name,
-                     "with --expression: of the fit (default: made of the expression)");
+  command.add_option("--name", wanted.name, "of the fit (default: made of the function)");
+  for (const char* of_function :
+       {"--activation", "--expression", "--beta", "--alpha", "--format", "--error", "--oracle", "--name"})
+    spec->excludes(of_function);
 }
 
 }  // namespace
@@ -306,6 +309,7 @@ void add_emit(CLI::App& app, int&) {
     const Fit subject = fit_from_json(text, input);
     const std::string banner_path = recorded.empty() ? banner_path_of(path, "notebooks_data/fits") : recorded;
     const std::string header = out.empty() ? "out/generated/" + subject.name + ".h" : out;
+    kernels::require_writable(header, {input});
     kernels::write_file(header, emit_header(subject, banner_path));
     print_written(header, "check");
   });
@@ -316,16 +320,17 @@ void add_table(CLI::App& app, int&) {
   CLI::App* const command = app.add_subcommand("table", "the table of fits in approx/README.md, from fits");
   command->add_option("FIT", *files, "fits, schema outgrad.fit/3")->required();
   command->callback([files] {
-    fmt::print(
+    std::string table =
         "| fit | class | operations | table bytes | A + B | T/O | R | near the bound |\n| --- | --- | --- | "
-        "--- | --- | --- | --- | --- |\n");
+        "--- | --- | --- | --- | --- |\n";
     std::vector<std::string> others;
     for (const std::string& file : *files) {
       const Fit fit = fit_from_json(kernels::read_file(file), file);
       const std::string row = std::visit([&](const auto& model) { return table_row(fit, model); }, fit.model);
-      fmt::print("{}", row);
+      table += row;
       if (row.empty()) others.push_back(fit.name);
     }
+    fmt::print("{}", table);
     if (!others.empty())
       fmt::print(stderr, "table: no rows for forwards and codes: {}\n", fmt::join(others, ", "));
   });

@@ -31,11 +31,12 @@ void add_pareto(CLI::App& app, int&) {
     const auto& [function, format, out, threads] = *arguments;
     const std::string name = function.name(), members = function.members();
     const Format of = format_of(format);
+    const std::string file = out.empty() ? "out/pareto/" + name + "_" + format + ".json" : out;
+    kernels::require_writable(file);
     std::optional<JobLine> line(std::in_place, name + " " + format);
     const ParetoFront front = pareto_front(pareto_candidates(name, members, of, threads), threads);
     line.reset();
-    kernels::write_file(out.empty() ? "out/pareto/" + name + "_" + format + ".json" : out,
-                        to_json(front, name));
+    kernels::write_file(file, to_json(front, name));
     for (const ParetoPoint& p : front.points) {
       fmt::print("{:<36} work {:>3} depth {:>3} bytes {:>6} A + B <= {:<9} T {:<11} R {}\n", p.fit.name,
                  p.merit.work, p.merit.depth, p.merit.table_bytes, power(p.merit.a_plus_b),

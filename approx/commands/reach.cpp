@@ -64,6 +64,7 @@ int decide(const ReachArguments& a) {
                          a.regret ? std::exp2(*a.regret) : spec.backward->storage.regret};
   const Composite composite(spec.activation);
   const std::vector<StorageInterval> intervals = storage_intervals(composite, question.format);
+  if (!a.out.empty()) kernels::require_writable(a.out, {a.spec});
   const JobLine line(spec.name);
   std::vector<ReachAnswer> answers;
   do {

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
+#include <tuple>
 
 namespace outgrad::approx {
 namespace {
@@ -314,17 +315,21 @@ Spec parse_spec(const std::string& text, const std::string& path) {
     r.fail("schema", "'" + schema + "' is unknown; known: outgrad.spec/2");
   Spec spec;
   spec.name = r.text("name");
-  Parameters parameters;
-  if (r.has("parameters")) {
-    Reader p = r.object("parameters");
-    if (p.has("beta")) parameters.beta = p.number("beta", 1e-3, 1e3);
-    if (p.has("alpha")) parameters.alpha = p.number("alpha", 1e-3, 1e3);
-    p.finish();
-  }
   const bool named = r.has("activation");
   if (const std::string why = refusal_of_name(spec.name, !named); !why.empty()) r.fail("name", why);
   if (named == r.has("expression")) r.fail("activation", "give either it or an expression");
   const std::string key = named ? "activation" : "expression", definition = r.text(key);
+  Parameters parameters;
+  if (r.has("parameters")) {
+    Reader p = r.object("parameters");
+    for (const auto& [name, of, value] :
+         {std::tuple{"beta", "swish", &parameters.beta}, {"alpha", "elu", &parameters.alpha}}) {
+      if (!p.has(name)) continue;
+      *value = p.number(name, 1e-3, 1e3);
+      if (!named || definition != of) p.fail(name, fmt::format("is of {}, not of {}", of, definition));
+    }
+    p.finish();
+  }
   try {
     spec.activation =
         named ? find_activation(definition, parameters) : activation_from_expression(definition);

@@ -15,10 +15,10 @@ fail() {
   failures=$((failures + 1))
 }
 
-refuses() {  # refuses STATUS WORD...: the command ends so
+refuses() {  # refuses STATUS WORD...: the command ends so, within $cpu seconds of work
   local expected=$1 code=0
   shift
-  "$root/outgrad" "$@" >stdout 2>stderr </dev/null || code=$?
+  (ulimit -t "${cpu:-unlimited}" && exec "$root/outgrad" "$@") >stdout 2>stderr </dev/null || code=$?
   ((code == expected)) || fail "$*: status $code instead of $expected"
   [[ $(wc -l <stderr) == 1 && $(wc -c <stderr) -lt 1600 && $(<stderr) == outgrad:* ]] ||
     fail "$*: stderr is not one line of outgrad's: $(head -c 400 stderr)"
@@ -82,6 +82,33 @@ if [[ -x $2/outgrad-fit ]]; then
   suggests bf16 fit --expression 'tanh(x)' --format bf61
   suggests silu validate --activation sliu --format bf16
   refuses 2 fit
+  # What has no meaning beside the other words is refused, not passed over.
+  spec=$root/approx/specs/gelu_bf16_fast.json
+  for option in --oracle --name=mine --error=0.1 --beta=2 --alpha=2 --format=bf16; do
+    refuses 2 fit "$spec" "$option" --out fit.out
+  done
+  refuses 2 fit --activation gelu --beta 2 --format bf16 --out fit.out
+  refuses 2 fit --activation swish --alpha 2 --format bf16 --out fit.out
+  refuses 2 pareto --expression 'tanh(x)' --beta 2 --format bf16 --out pareto.out
+  refuses 2 reach "$spec" --boxes -1
+  refuses 2 stability --gamma ""
+  refuses 2 table "$root/notebooks_data/fits/gelu_bf16.json" absent.json
+  # What would replace what it was made of, or the other output; and a folder that is not there.
+  cp "$spec" input.spec.json && cp "$root/notebooks_data/fits/gelu_bf16.json" input.svg
+  refuses 2 fit input.spec.json --out ./input.spec.json
+  refuses 2 emit input.svg --out input.svg
+  cmp input.spec.json "$spec" && cmp input.svg "$root/notebooks_data/fits/gelu_bf16.json" ||
+    fail "an input was replaced"
+  refuses 2 fit --expression 'tanh(x)' --format bf16 --out own.h
+  refuses 2 fit --expression 'tanh(x)' --format bf16 --out .
+  refuses 2 emit "$root/notebooks_data/fits/gelu_bf16.json" --out absent/
+  # That nothing can be written is told before the work, which is far more than this.
+  for words in "fit --activation gelu --format f32" "fit $root/approx/specs/gelu_f32.json" \
+    "pareto --activation gelu --format bf16"; do
+    # shellcheck disable=SC2086  # words
+    cpu=5 refuses 2 $words --out input.json/out
+  done
+  TMPDIR=$work/absent refuses 3 fit --activation elu --format bf16 --out fit.out
   refuses 2 fit --expression 'tanh(x)'
   refuses 2 fit input.json --expression 'tanh(x)' --format bf16
   refuses 2 plot absent.h

@@ -98,6 +98,14 @@ TEST(Spec, SaysFilePlaceAndReason) {
       "spec.json: cells: cells and rows of the left segment add up to 33, not to a power of two up to 1024");
   EXPECT_EQ(refusal_of_spec(with("\"edge_log2\": -3", "\"edge_log2\": 7")),
             "spec.json: left_segment.edge_log2: 7 is outside -20 .. 6");
+  // A parameter that the function does not have is no parameter of it.
+  for (const std::string function : {"gelu", "elu", "swish"}) {
+    const std::string text = with("\"activation\": \"gelu\"",
+                                  "\"activation\": \"" + function + "\", \"parameters\": {\"beta\": 1.5}");
+    EXPECT_EQ(refusal_of_spec(text), function == "swish"
+                                         ? "accepted"
+                                         : "spec.json: parameters.beta: is of swish, not of " + function);
+  }
   EXPECT_EQ(refusal_of_spec("[1]"), "spec.json: top level: must be an object");
   EXPECT_EQ(refusal_of_spec("{"),
             "spec.json: line 1, column 2: is not JSON: unexpected end of input; expected string literal");
