@@ -97,6 +97,7 @@ if [[ -x $2/outgrad-fit ]]; then
   cp "$spec" input.spec.json && cp "$root/notebooks_data/fits/gelu_bf16.json" input.svg
   refuses 2 fit input.spec.json --out ./input.spec.json
   refuses 2 emit input.svg --out input.svg
+  refuses 2 plot input.svg
   cmp input.spec.json "$spec" && cmp input.svg "$root/notebooks_data/fits/gelu_bf16.json" ||
     fail "an input was replaced"
   refuses 2 fit --expression 'tanh(x)' --format bf16 --out own.h
@@ -104,11 +105,12 @@ if [[ -x $2/outgrad-fit ]]; then
   refuses 2 emit "$root/notebooks_data/fits/gelu_bf16.json" --out absent/
   # That nothing can be written is told before the work, which is far more than this.
   for words in "fit --activation gelu --format f32" "fit $root/approx/specs/gelu_f32.json" \
-    "pareto --activation gelu --format bf16"; do
+    "pareto --activation gelu --format bf16" "front --activation gelu" "front --softmax" \
+    "validate --fit gelu_bf16_product --format bf16"; do
     # shellcheck disable=SC2086  # words
     cpu=5 refuses 2 $words --out input.json/out
   done
-  TMPDIR=$work/absent refuses 3 fit --activation elu --format bf16 --out fit.out
+  TMPDIR=$work/absent refuses 3 plot "$root/kernels/generated/silu_bf16.h" --out plot.svg
   refuses 2 fit --expression 'tanh(x)'
   refuses 2 fit input.json --expression 'tanh(x)' --format bf16
   refuses 2 plot absent.h

@@ -115,14 +115,15 @@ bool front(const Arguments& arguments) {
     distributions.push_back(
         Distribution::parse(kernels::read_file(arguments.histogram), arguments.histogram));
   auto [domain, stores] = subject_of(arguments);
+  const std::string file =
+      arguments.out.empty() ? fmt::format("out/front/{}.json", domain.name) : arguments.out;
+  kernels::require_writable(file);
   const std::vector<FrontRow> rows = front_of(domain, std::move(stores), distributions, kRankBy);
   std::vector<PairRow> pairs;
   if (arguments.header.empty())
     pairs = pair_rows(activation_named(arguments.activation), distributions, kRankBy);
   nlohmann::ordered_json result = front_json(domain.name, rows);
   if (!pairs.empty()) result["gated_pairs"] = pairs_json(pairs);
-  const std::string file =
-      arguments.out.empty() ? fmt::format("out/front/{}.json", domain.name) : arguments.out;
   kernels::write_file(file, result.dump(1) + "\n");
   if (arguments.form)
     kernels::print_result(arguments.form, result, "stores");
@@ -147,14 +148,15 @@ bool front_of_softmax(const Arguments& arguments) {
                                "is not a quantiser, which could be applied to softmax's output");
     options.quantisers.push_back({function.name, *function.quantiser});
   }
+  const std::string to = arguments.out.empty() ? "out/softmax/front.json" : arguments.out;
+  kernels::require_writable(to);
   const SoftmaxCodeProof proof = prove_softmax_code();
   const SoftmaxAttack attack = attack_softmax(kEvaluations, options.seed);
   const std::vector<SoftmaxFrontRow> rows = softmax_front(options);
   nlohmann::ordered_json result = softmax_front_json(rows);
   result["code"] = to_json(proof);
   result["attack"] = to_json(attack);
-  kernels::write_file(arguments.out.empty() ? "out/softmax/front.json" : arguments.out,
-                      result.dump(1) + "\n");
+  kernels::write_file(to, result.dump(1) + "\n");
   if (arguments.form)
     kernels::print_result(arguments.form, result, "rows");
   else

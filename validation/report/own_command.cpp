@@ -68,8 +68,9 @@ std::vector<std::string> headers_in(const std::string& path) {
 bool refuses_nothing(const std::string&) { return false; }
 
 void plot(const std::string& path, const std::string& out) {
-  Json data{{"schema", kOwnSchema}, {"functions", {own_function(read_either(path), /*proves=*/false)}}};
   const std::string to = out.empty() ? with_ending(path, ".svg") : out;
+  Json data{{"schema", kOwnSchema}, {"functions", {own_function(read_either(path), /*proves=*/false)}}};
+  kernels::require_writable(to, {path});
   kernels::write_file(to, rendered(kScript, "own.json", data, {"own.svg"}, refuses_nothing).at("own.svg"));
   fmt::print("{}: {}\n", data["functions"][0]["name"].get<std::string>(), to);
 }

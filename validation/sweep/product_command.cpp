@@ -41,10 +41,11 @@ bool validate_products(const std::vector<const ProductSubject*>& subjects, const
   const bool many = subjects.size() > 1;
   bool all_hold = true;
   for (const ProductSubject* subject : subjects) {
-    const ProductErrors errors = product_errors(*subject, every_number(subject->format));
-    list.push_back(product_json(errors, *subject));
     const std::filesystem::path folder = out.empty() ? "out/sweeps" : out;
     const std::string file = many || out.empty() ? (folder / (subject->name + ".json")).string() : out;
+    kernels::require_writable(file);
+    const ProductErrors errors = product_errors(*subject, every_number(subject->format));
+    list.push_back(product_json(errors, *subject));
     kernels::write_file(file, list.back().dump(1) + "\n");
     const std::vector<SweepGate> gates = gates_of(errors, *subject);
     all_hold = all_hold && std::all_of(gates.begin(), gates.end(), [](const auto& g) { return g.holds(); });

@@ -385,6 +385,7 @@ nlohmann::ordered_json validate_one(const Subject& subject, std::vector<DomainPa
   const auto start = std::chrono::steady_clock::now();
   const std::vector<Domain> domains = subject.domains();
   SweepOptions options = run.options;
+  if (run.speaks()) kernels::require_writable(out);
   if (!run.merges) {
     options.log = out + ".chunks";
     parts = sweep(subject, domains, options);
