@@ -784,26 +784,16 @@ template Derivatives<MediumInterval, 0> Function::at<0>(const MediumInterval&) c
 template Derivatives<MediumInterval, 1> Function::at<1>(const MediumInterval&) const;
 template Derivatives<MediumInterval, 2> Function::at<2>(const MediumInterval&) const;
 
-template Derivatives<BasicInterval<kOraclePrecisions[0]>, 1> Function::at<1>(
-    const BasicInterval<kOraclePrecisions[0]>&) const;
-template Derivatives<BasicInterval<kOraclePrecisions[1]>, 1> Function::at<1>(
-    const BasicInterval<kOraclePrecisions[1]>&) const;
-template Derivatives<BasicInterval<kOraclePrecisions[2]>, 1> Function::at<1>(
-    const BasicInterval<kOraclePrecisions[2]>&) const;
-template Derivatives<BasicInterval<kOraclePrecisions[3]>, 1> Function::at<1>(
-    const BasicInterval<kOraclePrecisions[3]>&) const;
-template Derivatives<BasicInterval<kOraclePrecisions[4]>, 1> Function::at<1>(
-    const BasicInterval<kOraclePrecisions[4]>&) const;
-template Derivatives<BasicInterval<kOraclePrecisions[0]>, 0> Function::at<0>(
-    const BasicInterval<kOraclePrecisions[0]>&) const;
-template Derivatives<BasicInterval<kOraclePrecisions[1]>, 0> Function::at<0>(
-    const BasicInterval<kOraclePrecisions[1]>&) const;
-template Derivatives<BasicInterval<kOraclePrecisions[2]>, 0> Function::at<0>(
-    const BasicInterval<kOraclePrecisions[2]>&) const;
-template Derivatives<BasicInterval<kOraclePrecisions[3]>, 0> Function::at<0>(
-    const BasicInterval<kOraclePrecisions[3]>&) const;
-template Derivatives<BasicInterval<kOraclePrecisions[4]>, 0> Function::at<0>(
-    const BasicInterval<kOraclePrecisions[4]>&) const;
+template Derivatives<OracleInterval<0>, 0> Function::at<0>(const OracleInterval<0>&) const;
+template Derivatives<OracleInterval<1>, 0> Function::at<0>(const OracleInterval<1>&) const;
+template Derivatives<OracleInterval<2>, 0> Function::at<0>(const OracleInterval<2>&) const;
+template Derivatives<OracleInterval<3>, 0> Function::at<0>(const OracleInterval<3>&) const;
+template Derivatives<OracleInterval<4>, 0> Function::at<0>(const OracleInterval<4>&) const;
+template Derivatives<OracleInterval<0>, 1> Function::at<1>(const OracleInterval<0>&) const;
+template Derivatives<OracleInterval<1>, 1> Function::at<1>(const OracleInterval<1>&) const;
+template Derivatives<OracleInterval<2>, 1> Function::at<1>(const OracleInterval<2>&) const;
+template Derivatives<OracleInterval<3>, 1> Function::at<1>(const OracleInterval<3>&) const;
+template Derivatives<OracleInterval<4>, 1> Function::at<1>(const OracleInterval<4>&) const;
 
 template <int Bits>
 std::vector<BasicInterval<Bits>> Function::taylor(const BasicInterval<Bits>& x, int order) const {

@@ -24,6 +24,8 @@ using MediumInterval = BasicInterval<112>;
 /// relative 2^-299 from x. Questions that need more than the last precision are decided by facts about the
 /// tails.
 inline constexpr std::array<int, 5> kOraclePrecisions{128, 256, 512, 1024, 2048};
+template <std::size_t kLevel>
+using OracleInterval = BasicInterval<kOraclePrecisions[kLevel]>;
 
 /// f(x), f'(x), ..., the N-th derivative.
 template <class Scalar, int N>

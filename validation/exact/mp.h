@@ -175,29 +175,17 @@ class BasicInterval {
   friend BasicInterval sin(const BasicInterval& v) { return oscillating(v, mpfr_sin); }
   friend BasicInterval absolute(const BasicInterval& v) { return maximum(maximum(v, -v), 0.0); }
   friend BasicInterval hull(const BasicInterval& v, const BasicInterval& w) {
-    BasicInterval result;
-    mpfr_min(result.lo_, v.lo_, w.lo_, MPFR_RNDD);
-    mpfr_max(result.hi_, v.hi_, w.hi_, MPFR_RNDU);
-    return result;
+    return of_ends(v, w, mpfr_min, mpfr_max);
   }
   friend BasicInterval minimum(const BasicInterval& v, const BasicInterval& w) {
-    BasicInterval result;
-    mpfr_min(result.lo_, v.lo_, w.lo_, MPFR_RNDD);
-    mpfr_min(result.hi_, v.hi_, w.hi_, MPFR_RNDU);
-    return result;
+    return of_ends(v, w, mpfr_min, mpfr_min);
+  }
+  friend BasicInterval maximum(const BasicInterval& v, const BasicInterval& w) {
+    return of_ends(v, w, mpfr_max, mpfr_max);
   }
   /// The common members of two intervals that are known to overlap.
   friend BasicInterval intersection(const BasicInterval& v, const BasicInterval& w) {
-    BasicInterval result;
-    mpfr_max(result.lo_, v.lo_, w.lo_, MPFR_RNDD);
-    mpfr_min(result.hi_, v.hi_, w.hi_, MPFR_RNDU);
-    return result;
-  }
-  friend BasicInterval maximum(const BasicInterval& v, const BasicInterval& w) {
-    BasicInterval result;
-    mpfr_max(result.lo_, v.lo_, w.lo_, MPFR_RNDD);
-    mpfr_max(result.hi_, v.hi_, w.hi_, MPFR_RNDU);
-    return result;
+    return of_ends(v, w, mpfr_max, mpfr_min);
   }
   /// |v| <= bound, as a set.
   friend BasicInterval symmetric(const BasicInterval& bound) { return hull(bound, -bound); }
@@ -213,6 +201,13 @@ class BasicInterval {
   }
 
  private:
+  using Choice = int(mpfr_ptr, mpfr_srcptr, mpfr_srcptr, mpfr_rnd_t);
+  static BasicInterval of_ends(const BasicInterval& v, const BasicInterval& w, Choice lower, Choice upper) {
+    BasicInterval result;
+    lower(result.lo_, v.lo_, w.lo_, MPFR_RNDD);
+    upper(result.hi_, v.hi_, w.hi_, MPFR_RNDU);
+    return result;
+  }
   template <class Function>
   static BasicInterval rising(const BasicInterval& v, const Function& function) {
     BasicInterval result;
@@ -235,9 +230,8 @@ class BasicInterval {
     if (!mpfr_number_p(middle.lo_)) return {-1, 1};
     function(result.lo_, middle.lo_, MPFR_RNDD);
     function(result.hi_, middle.lo_, MPFR_RNDU);
-    return intersection(result + symmetric((v - middle).absolute_upper()), {-1, 1});
+    return intersection(result + symmetric(absolute(v - middle).keep_upper()), {-1, 1});
   }
-  BasicInterval absolute_upper() const { return maximum(*this, -*this).keep_upper(); }
   static BasicInterval part(mpfr_srcptr end) {
     BasicInterval result;
     mpfr_set(result.lo_, end, MPFR_RNDD);
