@@ -574,10 +574,7 @@ SupNorm prove_cell(const RoundedForwardHeader& h, const Cell& cell, double claim
 
 std::optional<Interval> fit_error_at(const BackwardHeader& h, const Cell& cell, double x) {
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
-  const auto holds_x = [&](const Formula& formula) { return formula.low <= x && x <= formula.high; };
-  const auto formula = std::find_if(activation.formulas().begin(), activation.formulas().end(), holds_x);
-  if (formula == activation.formulas().end()) return {};
-  const auto d = at_point(formula->f, x);
+  const auto d = at_point(activation.formula_at(x).f, x);
   const bool right = h.masked && certainly_less(activation.x_star(), Interval(x));
   const Interval root = h.masked ? activation.signed_root(x, d[0]) : d[0];
   // The coordinate that selects the row: y, or the root, from where a row of the right segment is asked for

@@ -34,8 +34,7 @@ double midpoint(std::uint16_t magnitude, bool outward) {
 
 // Encloses f at a point.
 Interval value_at(const Activation& activation, double x) {
-  const auto& formulas = activation.formulas();
-  return (x >= formulas.back().low ? formulas.back() : formulas.front()).f.at<0>(Interval(x))[0];
+  return activation.formula_at(x).f.at<0>(Interval(x))[0];
 }
 
 // What f rounds to at an infinity, where the enclosures end: infinity where it rounds the largest number to

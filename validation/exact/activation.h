@@ -78,6 +78,10 @@ class Activation {
   /// Whether the proofs end at |x| = 64.
   bool limited() const { return limited_; }
   const std::vector<Formula>& formulas() const { return formulas_; }
+  /// That of an x; of ELU's at 0, the second.
+  const Formula& formula_at(double x) const {
+    return x >= formulas_.back().low ? formulas_.back() : formulas_.front();
+  }
 
   // The following members are for masked activations, which have one formula f.
   const Formula& only() const { return formulas_.front(); }

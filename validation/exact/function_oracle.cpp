@@ -16,9 +16,8 @@ void enclose(const Function& f, double x, mpfr_prec_t bits, const Use& use) {
   if constexpr (kLevel == kOraclePrecisions.size()) {
     throw std::logic_error("oracle: no decision at the largest working precision");
   } else {
-    constexpr int kBits = kOraclePrecisions[kLevel];
-    if (bits <= kBits) {
-      use(f.at<N, kBits>(BasicInterval<kBits>(x))[N]);
+    if (bits <= kOraclePrecisions[kLevel]) {
+      use(f.at<N>(OracleInterval<kLevel>(x))[N]);
     } else {
       enclose<N, kLevel + 1>(f, x, bits, use);
     }
@@ -40,14 +39,11 @@ FunctionOracle::FunctionOracle(const Activation& activation, const Ends& ends, d
     : Oracle(x_star, std::numeric_limits<double>::infinity(), activation.formulas().front().far_low),
       activation_(activation), ends_(ends), x_star_(x_star) {}
 
-const Formula& FunctionOracle::formula_of(double x) const {
-  const auto& formulas = activation_.formulas();
-  return x >= formulas.back().low ? formulas.back() : formulas.front();
+void FunctionOracle::enclose_value(double x, Real& lo, Real& hi) {
+  enclose<0>(activation_.formula_at(x).f, x, lo, hi);
 }
-
-void FunctionOracle::enclose_value(double x, Real& lo, Real& hi) { enclose<0>(formula_of(x).f, x, lo, hi); }
 void FunctionOracle::enclose_derivative(double x, Real& lo, Real& hi) {
-  enclose<1>(formula_of(x).f, x, lo, hi);
+  enclose<1>(activation_.formula_at(x).f, x, lo, hi);
 }
 
 double FunctionOracle::value(double x, const FloatFormat& format) {
@@ -74,9 +70,10 @@ double FunctionOracle::derivative_at_value(double y, bool right_branch) {
   const Formula& formula =
       masked || y < 0 || !ends_.zero_at_zero ? activation_.formulas().front() : activation_.formulas().back();
   if (formula.f == Function::parse("x")) return 1;
-  using Narrow = BasicInterval<kOraclePrecisions.front()>;
   // f(x) > y, decided to a relative 2^-100 or so; an x on the wrong side moves g by less than that
-  const auto above = [&](double x) { return mpfr_cmp_d(formula.f.at<0>(Narrow(x))[0].lower_end(), y) > 0; };
+  const auto above = [&](double x) {
+    return mpfr_cmp_d(formula.f.at<0>(OracleInterval<0>(x))[0].lower_end(), y) > 0;
+  };
   // Beyond the beginnings of the tails, f' is within 2^-80 of its limit.
   double low = masked && right_branch ? x_star_ : formula.far_low,
          high = masked && !right_branch ? x_star_ : formula.far_high;

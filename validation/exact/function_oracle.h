@@ -25,8 +25,6 @@ class FunctionOracle final : public Oracle {
   void enclose_derivative(double x, Real& lo, Real& hi) override;
 
  private:
-  const Formula& formula_of(double x) const;
-
   const Activation& activation_;
   const Ends ends_;
   double x_star_;

@@ -33,14 +33,10 @@ Pairs sampled_gradients(const BackwardHeader& h) {
   Pairs pairs;
   for (int k = 0; k <= kSamples; ++k) {
     const double x = kReach * (2.0 * k / kSamples - 1);
-    const auto formula = std::find_if(activation.formulas().begin(), activation.formulas().end(),
-                                      [&](const Formula& f) { return f.low <= x && x <= f.high; });
-    // ELU is x right of its formulas
-    const bool known = formula != activation.formulas().end();
-    const auto d = (known ? formula : activation.formulas().begin())->f.at<1>(Interval(x));
-    const double value = known ? d[0].middle() : x, slope = known ? d[1].middle() : 1;
+    const auto d = activation.formula_at(x).f.at<1>(Interval(x));
+    const double slope = d[1].middle();
     const bool m = !h.masked || x >= activation.x_star().middle();
-    const auto y = static_cast<float>(value);
+    const auto y = static_cast<float>(d[0].middle());
     pairs.push_back({y, m, deployed_gradient(h, y, m), slope, slope});
   }
   return pairs;
