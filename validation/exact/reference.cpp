@@ -247,6 +247,20 @@ void Reference::evaluate(const float* x, double* value, double* value_lo, double
   }
 }
 
+ReferenceValues Reference::at(std::span<const float> x) const {
+  const std::vector<double> room(x.size());
+  ReferenceValues found{room, room, room, room};
+  evaluate(x.data(), found.value.data(), found.low.data(), found.high.data(), found.slope.data(),
+           std::ssize(x));
+  return found;
+}
+
+double Reference::slope_at(float x) const {
+  double value = 0, low = 0, high = 0, slope = 0;
+  evaluate(&x, &value, &low, &high, &slope, 1);
+  return slope;
+}
+
 std::int64_t round_values(const EnclosedValues& values, float* y, const FloatFormat& format, Oracle& oracle) {
   const float* const x = values.x;
   const double *const value_lo = values.low, *const value_hi = values.high;

@@ -42,6 +42,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "validation/exact/activation.h"
@@ -68,6 +69,11 @@ struct Ends {
   double near_zero(double x) const;
 };
 
+/// What Reference::evaluate gives of some x.
+struct ReferenceValues {
+  std::vector<double> value, low, high, slope;
+};
+
 /// f and f' for every finite binary32 x. Immutable after construction, so threads may share it.
 class Reference {
  public:
@@ -83,6 +89,9 @@ class Reference {
   /// neighbouring x in one cell are fast.
   void evaluate(const float* x, double* value, double* value_lo, double* value_hi, double* derivative,
                 std::int64_t n) const;
+  ReferenceValues at(std::span<const float> x) const;
+  /// f' at one x.
+  double slope_at(float x) const;
 
   /// The largest of the per-cell bounds of the derivation above, rounded up: absolute for f', relative for f.
   double proven_derivative_bound() const { return proven_derivative_bound_; }

@@ -36,11 +36,9 @@ struct ProductDomain {
       const bool m = static_cast<double>(a[i]) > subject.activation->x_star;
       mask[i / 8] = static_cast<std::uint8_t>(mask[i / 8] | m << i % 8);
     }
-    const auto size = static_cast<std::size_t>(finite);
-    value.resize(size), slope.resize(size);
-    std::vector<double> low(size), high(size);
-    subject.activation->reference().evaluate(a.data(), value.data(), low.data(), high.data(), slope.data(),
-                                             finite);
+    const ReferenceValues exact =
+        subject.activation->reference().at({a.data(), static_cast<std::size_t>(finite)});
+    value = exact.value, slope = exact.slope;
     for (const double v : value) {
       per_value.push_back(v == 0 ? 0 : 1 / std::fabs(v));
       per_size.push_back(1 / std::max(1.0, std::fabs(v)));

@@ -25,12 +25,6 @@ using Json = nlohmann::ordered_json;
 constexpr double kMargin = 0x1p-49;  // g within 2^-50, f' within 2^-51
 constexpr double kMostRaw = 0x1p14;
 
-double slope_at(const SweptActivation& activation, float x) {
-  double value = 0, lo = 0, hi = 0, slope = 0;
-  activation.reference().evaluate(&x, &value, &lo, &hi, &slope, 1);
-  return slope;
-}
-
 /// The x of one side of x* (or all, if x is kept), in the order in which z rises.
 class Stretch {
  public:
@@ -111,7 +105,7 @@ class Slopes {
     if (!g) {
       const double value = group_.value(code);
       g = oracle_ ? oracle_->derivative_at_value(value, right_)
-                  : slope_at(activation_, static_cast<float>(value));
+                  : activation_.reference().slope_at(static_cast<float>(value));
     }
     return *g;
   }
@@ -356,7 +350,7 @@ double quantiser_group_rms(const ForeignFunction& function, const FloatFormat& f
     Slopes slopes(activation, group, false, true);
     const auto square_at = [&](double v) {
       const auto x = static_cast<float>(round_to_format(v, format));
-      return mean_square(group, slopes, x, slope_at(activation, x));
+      return mean_square(group, slopes, x, activation.reference().slope_at(x));
     };
     const double min = group.min(), width = group.max() - min, inside = normal.mass(min, group.max());
     const int panels = quantiser.levels * per_step;

@@ -28,6 +28,8 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -73,11 +75,9 @@ double flat_from(const SweptActivation& of) {
 /// The greatest half range of f' over a run among these x, which ascend and are all of one branch.
 double longest_run(const SweptActivation& of, const FloatFormat& format, const std::vector<float>& x,
                    Oracle& oracle) {
-  const auto n = static_cast<std::int64_t>(x.size());
-  std::vector<double> value(x.size()), lo(x.size()), hi(x.size()), slope(x.size());
+  const auto [value, lo, hi, slope] = of.reference().at(x);
   std::vector<float> y(x.size());
-  of.reference().evaluate(x.data(), value.data(), lo.data(), hi.data(), slope.data(), n);
-  round_values({x.data(), lo.data(), hi.data(), n}, y.data(), format, oracle);
+  round_values({x.data(), lo.data(), hi.data(), std::ssize(x)}, y.data(), format, oracle);
   double longest = 0;
   for (std::size_t begin = 0; begin < x.size();) {
     std::size_t end = begin + 1;
@@ -119,46 +119,7 @@ double floor_of(const SweptActivation& of, const FloatFormat& format) {
   return floor - 2 * kSweepMargin;
 }
 
-template <std::size_t kIndex>
-const SweptActivation& entry();
-
-template <std::size_t kIndex>
-const Activation& analysis() {
-  const SweptActivation& of = entry<kIndex>();
-  return activation_of(std::string(of.name), std::string(of.function), of.masked());
-}
-
-template <std::size_t kIndex>
-const Reference& reference() {
-  static const Reference made = [] {
-    require_minimum(entry<kIndex>());
-    return Reference(analysis<kIndex>(), entry<kIndex>().ends);
-  }();
-  return made;
-}
-
-template <std::size_t kIndex>
-std::unique_ptr<Oracle> oracle() {
-  return std::make_unique<FunctionOracle>(analysis<kIndex>(), entry<kIndex>().ends, entry<kIndex>().x_star);
-}
-template <>
-std::unique_ptr<Oracle> oracle<0>() {
-  return std::make_unique<GeluOracle>();
-}
-template <>
-std::unique_ptr<Oracle> oracle<3>() {
-  return std::make_unique<SiluOracle>();
-}
-
-template <std::size_t kIndex>
-const SweptFacts& facts() {
-  static const SweptFacts made = [] {
-    const SweptActivation& of = entry<kIndex>();
-    return SweptFacts{
-        bend_of(of.analysis()), flat_from(of), {floor_of(of, kF32), floor_of(of, kF16), floor_of(of, kBf16)}};
-  }();
-  return made;
-}
+const SweptActivation& elu();
 
 void slope_of_tanh(const float* y, double* g, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) g[i] = 1 - static_cast<double>(y[i]) * y[i];
@@ -174,7 +135,7 @@ void slope_of_softplus(const float* y, double* g, std::int64_t n) {
     const std::int64_t count = std::min(kStretch, n - begin);
     for (std::int64_t i = 0; i < count; ++i)
       negative[i] = -std::min(y[begin + i], std::numeric_limits<float>::max());
-    reference<9>().evaluate(negative, g + begin, lo, hi, slope, count);
+    elu().reference().evaluate(negative, g + begin, lo, hi, slope, count);
     for (std::int64_t i = begin; i < begin + count; ++i) g[i] = -g[i];
   }
 }
@@ -182,57 +143,86 @@ void slope_of_elu(const float* y, double* g, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) g[i] = y[i] < 0 ? 1 + static_cast<double>(y[i]) : 1;
 }
 
-template <std::size_t kIndex>
-constexpr SweptActivation describe(std::string_view name, std::string_view function, double x_star,
-                                   const Ends& ends,
-                                   void (*slope_of_value)(const float*, double*, std::int64_t) = nullptr) {
-  return {name,           function,      x_star,        ends, analysis<kIndex>, reference<kIndex>,
-          oracle<kIndex>, facts<kIndex>, slope_of_value};
-}
-
 constexpr Ends kHalf{0, -1, Ends::Right::below_x, true, 1, 2, 1, 0};
 constexpr Ends kThreeFifths{0, -1, Ends::Right::below_x, true, 3, 5, 1, 0};
 
 constexpr std::array kAll{
-    describe<1>("gelu_tanh", "x*sigmoid(2*sqrt(2/pi)*(x+0.044715*x^3))", -0x1.81429f9e97e4dp-1, kHalf),
-    describe<2>("quick_gelu", "x*sigmoid(1.702*x)", -0x1.80974a62be3dfp-1, kHalf),
-    describe<4>("swish", "x*sigmoid(0x1.8p+0*x)", -0x1.b461efb5ac2bap-1, kHalf),
-    describe<5>("mish", "x*tanh(softplus(x))", -0x1.31432c0d12d85p+0, kThreeFifths),
-    describe<6>("tanh", "tanh(x)", -kInfinity, {-1, 1, Ends::Right::below_one, true, 1, 1, 0, -1},
-                slope_of_tanh),
-    describe<7>("sigmoid", "sigmoid(x)", -kInfinity, {0, 1, Ends::Right::below_one, false, 0, 1, 0, 0},
-                slope_of_sigmoid),
-    describe<8>("softplus", "softplus(x)", -kInfinity, {0, 1, Ends::Right::above_x, false, 0, 1, 0, 0},
-                slope_of_softplus),
-    describe<9>("elu", "0x1p+0*(exp(x)-1)", -kInfinity, {-1, 1, Ends::Right::is_x, true, 1, 1, 1, 0},
-                slope_of_elu),
+    SweptActivation{"gelu", "x*normal_cdf(x)", kGeluXStar, kHalf},
+    SweptActivation{"gelu_tanh", "x*sigmoid(2*sqrt(2/pi)*(x+0.044715*x^3))", -0x1.81429f9e97e4dp-1, kHalf},
+    SweptActivation{"quick_gelu", "x*sigmoid(1.702*x)", -0x1.80974a62be3dfp-1, kHalf},
+    SweptActivation{"silu", "x*sigmoid(x)", kSiluXStar, kHalf},
+    SweptActivation{"swish", "x*sigmoid(0x1.8p+0*x)", -0x1.b461efb5ac2bap-1, kHalf},
+    SweptActivation{"mish", "x*tanh(softplus(x))", -0x1.31432c0d12d85p+0, kThreeFifths},
+    SweptActivation{
+        "tanh", "tanh(x)", -kInfinity, {-1, 1, Ends::Right::below_one, true, 1, 1, 0, -1}, slope_of_tanh},
+    SweptActivation{"sigmoid",
+                    "sigmoid(x)",
+                    -kInfinity,
+                    {0, 1, Ends::Right::below_one, false, 0, 1, 0, 0},
+                    slope_of_sigmoid},
+    SweptActivation{"softplus",
+                    "softplus(x)",
+                    -kInfinity,
+                    {0, 1, Ends::Right::above_x, false, 0, 1, 0, 0},
+                    slope_of_softplus},
+    SweptActivation{
+        "elu", "0x1p+0*(exp(x)-1)", -kInfinity, {-1, 1, Ends::Right::is_x, true, 1, 1, 1, 0}, slope_of_elu},
 };
+const SweptActivation& elu() { return kAll.back(); }
+
+/// What `make` gives for an activation, made at its first use.
+template <class T, class Make>
+const T& made_once(const SweptActivation& of, const Make& make) {
+  static std::array<std::once_flag, kAll.size()> flags;
+  static std::array<std::optional<T>, kAll.size()> made;
+  const auto k = static_cast<std::size_t>(&of - kAll.data());
+  std::call_once(flags[k], [&] { made[k].emplace(make()); });
+  return *made[k];
+}
 
 }  // namespace
 
-constexpr SweptActivation kGelu = describe<0>("gelu", "x*normal_cdf(x)", kGeluXStar, kHalf);
-constexpr SweptActivation kSilu = describe<3>("silu", "x*sigmoid(x)", kSiluXStar, kHalf);
+constinit const SweptActivation &kGelu = kAll[0], &kSilu = kAll[3];
 
 const std::vector<const SweptActivation*>& swept_activations() {
-  static const std::vector<const SweptActivation*> all{&kGelu,   &kAll[0], &kAll[1], &kSilu,   &kAll[2],
-                                                       &kAll[3], &kAll[4], &kAll[5], &kAll[6], &kAll[7]};
+  static const std::vector<const SweptActivation*> all = [] {
+    std::vector<const SweptActivation*> each;
+    for (const SweptActivation& activation : kAll) each.push_back(&activation);
+    return each;
+  }();
   return all;
 }
-
-namespace {
-
-template <std::size_t kIndex>
-const SweptActivation& entry() {
-  return *swept_activations()[kIndex];
-}
-
-}  // namespace
 
 const SweptActivation* swept_activation(std::string_view name) {
   for (const SweptActivation* activation : swept_activations()) {
     if (activation->name == name) return activation;
   }
   return nullptr;
+}
+
+const Activation& SweptActivation::analysis() const {
+  return activation_of(std::string(name), std::string(function), masked());
+}
+
+const Reference& SweptActivation::reference() const {
+  return made_once<Reference>(*this, [&] {
+    require_minimum(*this);
+    return Reference(analysis(), ends);
+  });
+}
+
+std::unique_ptr<Oracle> SweptActivation::oracle() const {
+  if (this == &kGelu) return std::make_unique<GeluOracle>();
+  if (this == &kSilu) return std::make_unique<SiluOracle>();
+  return std::make_unique<FunctionOracle>(analysis(), ends, x_star);
+}
+
+const SweptFacts& SweptActivation::facts() const {
+  return made_once<SweptFacts>(*this, [&] {
+    return SweptFacts{bend_of(analysis()),
+                      flat_from(*this),
+                      {floor_of(*this, kF32), floor_of(*this, kF16), floor_of(*this, kBf16)}};
+  });
 }
 
 double SweptActivation::oracle_floor(const FloatFormat& format) const {

@@ -30,14 +30,14 @@ struct SweptActivation {
   // the greatest double with f' < 0; -inf if f rises, so that every x is on the right branch
   double x_star;
   Ends ends;
-  const Activation& (*analysis)();  // of `function`
-  const Reference& (*reference)();
-  std::unique_ptr<Oracle> (*oracle)();
-  const SweptFacts& (*facts)();
   /// For a rising f: g[i] = f'(f^-1(y[i])), within 2^-51, for y that are correctly rounded values of f. Null
   /// if f has a minimum.
-  void (*slope_of_value)(const float* y, double* g, std::int64_t n);
+  void (*slope_of_value)(const float* y, double* g, std::int64_t n) = nullptr;
 
+  const Activation& analysis() const;  // of `function`
+  const Reference& reference() const;
+  std::unique_ptr<Oracle> oracle() const;
+  const SweptFacts& facts() const;
   /// Whether f has a minimum and a mask. If not, f rises, and the mask is never read.
   bool masked() const { return ends.left_side < 0 && ends.left_limit == 0; }
   double oracle_floor(const FloatFormat& format) const;
@@ -46,7 +46,7 @@ struct SweptActivation {
   double slope_limit(bool right) const;
 };
 
-extern const SweptActivation kGelu, kSilu;
+extern const SweptActivation &kGelu, &kSilu;
 const std::vector<const SweptActivation*>& swept_activations();
 /// Null if the name cannot be swept.
 const SweptActivation* swept_activation(std::string_view name);
