@@ -36,12 +36,7 @@ std::vector<ErrorAt> errors_of_steps(const ForeignFunction& function, const Fron
   const std::vector<std::uint32_t> mask((domain.x.size() + 31) / 32);
   function.codes(domain.x.data(), code.data(), n);
   function.derivative(code.data(), mask.data(), g.data(), n);
-  std::vector<ErrorAt> errors;
-  for (std::size_t i = 0; i < g.size(); ++i) {
-    const double e = static_cast<double>(g[i]) - domain.slope[i];
-    errors.push_back({std::fabs(e), e, e * e});
-  }
-  return errors;
+  return errors_of(g, domain);
 }
 
 std::vector<ErrorAt> errors_of_quantiser(const ForeignFunction& function, const FrontDomain& domain,
@@ -80,8 +75,11 @@ std::vector<ErrorAt> errors_of_quantiser(const ForeignFunction& function, const 
   return errors;
 }
 
-// To five digits after the point.
-double rounded_up(double v) { return std::ceil(v * 1e5) * 1e-5; }
+// To five digits after the point, rounded up.
+std::string proven_text(const FrontRow& row) {
+  if (std::isnan(row.store.proven)) return "-";
+  return fmt::format("{:.5f}", std::ceil(row.store.proven * 1e5) * 1e-5);
+}
 
 bool dominates(const FrontRow& a, const FrontRow& b, std::size_t rank_by) {
   const auto figures = [&](const FrontRow& row) {
@@ -101,21 +99,12 @@ bool dominates(const FrontRow& a, const FrontRow& b, std::size_t rank_by) {
 FrontDomain::FrontDomain(const SweptActivation& f)
     : name(f.name), slope_at([&f](double at) {
         // By the reference at the float nearest to it: within |f''| 2^-24 of its magnitude.
-        const auto near = static_cast<float>(at);
-        double unused = 0, low = 0, high = 0, found = 0;
-        f.reference().evaluate(&near, &unused, &low, &high, &found, 1);
-        return found;
+        return f.reference().slope_at(static_cast<float>(at));
       }) {
-  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
-    const float each = kernels::widen(kernels::BF16{static_cast<kernels::u16>(bits)});
-    if (std::isfinite(each)) x.push_back(each);
-  }
-  std::sort(x.begin(), x.end(),
-            [](float a, float b) { return a < b || (a == b && std::signbit(a) && !std::signbit(b)); });
-  slope.resize(x.size());
-  std::vector<double> value(x.size()), low(x.size()), high(x.size());
-  f.reference().evaluate(x.data(), value.data(), low.data(), high.data(), slope.data(),
-                         static_cast<std::int64_t>(x.size()));
+  const Domain domain{kBf16};
+  x.resize(static_cast<std::size_t>(domain.finite()));
+  domain.fill(0, domain.finite(), x.data());
+  slope = f.reference().at(x).slope;
 }
 
 FrontDomain::FrontDomain(const Header& header) : name(summary_of(header).name) {
@@ -133,19 +122,15 @@ Store header_store(const Header& header) {
   store.all = kKeptY + store.beyond;
   store.proven = h.claims.total, store.proof = h.name, store.operations = h.operations;
   store.condition = fmt::format("|x| <= {:g}", kPointsReach);
-  store.errors = [header](const FrontDomain&, const Distribution&) {
-    std::vector<ErrorAt> errors;
-    for (const HeaderPoint& p : header_points(header, kBf16)) {
-      const double e = static_cast<double>(p.g) - p.slope;
-      errors.push_back({std::fabs(e), e, e * e});
-    }
-    return errors;
+  store.errors = [header](const FrontDomain& domain, const Distribution&) {
+    std::vector<float> g;
+    for (const HeaderPoint& p : header_points(header, kBf16)) g.push_back(p.g);
+    return errors_of(g, domain);
   };
   return store;
 }
 
-double FrontRow::sup() const {
-  if (!std::isnan(store.proven)) return store.proven;
+double FrontRow::found() const {
   double most = 0;
   for (const StoreUnder& each : under) most = std::max(most, each.greatest);
   return most;
@@ -295,11 +280,8 @@ std::string front_text(const std::string& name, const std::vector<FrontRow>& row
   }
   text += " operations | speed forward | backward | dominated by |\n" + line + " --- | --- | --- | --- |\n";
   for (const FrontRow& row : rows) {
-    double found = 0;
-    for (const StoreUnder& u : row.under) found = std::max(found, u.greatest);
-    text += fmt::format(
-        "| {} | {:.4g} | {:.4g} | {} | {:.5f} |", row.store.name, row.store.beyond, row.store.all,
-        std::isnan(row.store.proven) ? "-" : fmt::format("{:.5f}", rounded_up(row.store.proven)), found);
+    text += fmt::format("| {} | {:.4g} | {:.4g} | {} | {:.5f} |", row.store.name, row.store.beyond,
+                        row.store.all, proven_text(row), row.found());
     for (const StoreUnder& u : row.under)
       text += fmt::format(" {:.5f} | {:+.5f} | {:.5f} |", u.rms, u.bias, u.shrinkage);
     const auto& speed = row.store.speed;
@@ -316,14 +298,11 @@ std::string front_table(const std::string& name, const std::vector<FrontRow>& ro
                         int columns) {
   const auto cells = [&](const FrontRow& row) -> std::vector<std::string> {
     const StoreUnder& u = row.under[rank_by];
-    double found = 0;
-    for (const StoreUnder& each : row.under) found = std::max(found, each.greatest);
-    const bool proven = !std::isnan(row.store.proven);
     return {row.store.name,
             fmt::format("{:.4g}", row.store.beyond),
             fmt::format("{:.4g}", row.store.all),
-            proven ? fmt::format("{:.5f}", rounded_up(row.store.proven)) : "-",
-            fmt::format("{:.5f}", found),
+            proven_text(row),
+            fmt::format("{:.5f}", row.found()),
             fmt::format("{:.5f}", u.rms),
             fmt::format("{:+.5f}", u.bias),
             fmt::format("{:.4f}", u.shrinkage),

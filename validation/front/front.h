@@ -12,6 +12,7 @@
 // in both the largest error and the rms.
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
@@ -47,6 +48,17 @@ struct FrontDomain {
   std::vector<double> slope;
   std::function<double(double)> slope_at;  // f' of any number
 };
+
+/// Of a store that draws nothing, whose g at the x of the domain are given.
+template <class Real>
+std::vector<ErrorAt> errors_of(const std::vector<Real>& g, const FrontDomain& domain) {
+  std::vector<ErrorAt> errors;
+  for (std::size_t i = 0; i < g.size(); ++i) {
+    const double e = static_cast<double>(g[i]) - domain.slope[i];
+    errors.push_back({std::fabs(e), e, e * e});
+  }
+  return errors;
+}
 
 /// Speed over that of the kernels that keep y and a bit, in the same rounds; the interval is of 99%.
 struct Ratio {
@@ -84,8 +96,10 @@ struct FrontRow {
   std::vector<StoreUnder> under;
   std::string dominated_by;  // the name of a store that dominates this one, or empty
 
+  /// The largest error over all distributions.
+  double found() const;
   /// The proven bound, or the largest error that was found.
-  double sup() const;
+  double sup() const { return std::isnan(store.proven) ? found() : store.proven; }
 };
 
 /// What a header of one's own computes from y, and, where f has a minimum, a bit.

@@ -37,12 +37,9 @@ struct GateValues {
   std::vector<double> value;
 
   GateValues(const ProductSubject& product, const FrontDomain& domain)
-      : f(domain.x.size()), stored(domain.x.size()), value(domain.x.size()) {
-    const auto n = static_cast<std::int64_t>(domain.x.size());
-    product.gates(domain.x.data(), f.data(), stored.data(), n);
-    std::vector<double> low(value.size()), high(value.size()), slope(value.size());
-    product.activation->reference().evaluate(domain.x.data(), value.data(), low.data(), high.data(),
-                                             slope.data(), n);
+      : f(domain.x.size()), stored(domain.x.size()),
+        value(product.activation->reference().at(domain.x).value) {
+    product.gates(domain.x.data(), f.data(), stored.data(), std::ssize(domain.x));
   }
   /// |other - f(a)| / max(1, |f(a)|).
   double off(std::size_t i, double other) const {
@@ -118,12 +115,7 @@ PairStore recompute(const ProductSubject& product, const FrontDomain& domain) {
   pair.store.errors = [&product](const FrontDomain& of, const Distribution&) {
     std::vector<float> slope(of.x.size());
     product.slopes(of.x.data(), slope.data(), static_cast<std::int64_t>(slope.size()));
-    std::vector<ErrorAt> errors;
-    for (std::size_t i = 0; i < of.x.size(); ++i) {
-      const double e = static_cast<double>(slope[i]) - of.slope[i];
-      errors.push_back({std::fabs(e), e, e * e});
-    }
-    return errors;
+    return errors_of(slope, of);
   };
   const GateValues gate(product, domain);
   for (std::size_t i = 0; i < domain.x.size(); ++i)
@@ -162,15 +154,8 @@ PairStore in_8_bits(const ProductSubject& product, const FrontDomain& domain, co
   const auto errors_at = [&product](const FrontDomain& of, float scale) {
     std::vector<float> a;
     for (const float x : of.x) a.push_back(in_e4m3(x, scale));
-    std::vector<double> value(a.size()), low(a.size()), high(a.size()), slope(a.size());
-    product.activation->reference().evaluate(a.data(), value.data(), low.data(), high.data(), slope.data(),
-                                             static_cast<std::int64_t>(a.size()));
-    std::vector<ErrorAt> errors;
-    for (std::size_t i = 0; i < a.size(); ++i) {
-      const double e = slope[i] - of.slope[i];
-      errors.push_back({std::fabs(e), e, e * e});
-    }
-    return std::pair{errors, value};
+    const ReferenceValues exact = product.activation->reference().at(a);
+    return std::pair{errors_of(exact.slope, of), exact.value};
   };
   const GateValues gate(product, domain);
   double worst = -1;
@@ -257,10 +242,8 @@ std::string pairs_text(const std::vector<PairRow>& rows) {
   text += " f found | b | z found | dominated by |\n" + line + " --- | --- | --- | --- |\n";
   for (const PairRow& row : rows) {
     const Store& store = row.slope.store;
-    double found = 0;
-    for (const StoreUnder& u : row.slope.under) found = std::max(found, u.greatest);
     text += fmt::format("| {} | {:g} | {:g} | {:g} | {:.3g} | {:.3g} |", store.name, store.beyond, row.next,
-                        store.all, store.proven, found);
+                        store.all, store.proven, row.slope.found());
     for (const StoreUnder& u : row.slope.under)
       text += fmt::format(" {:.2g} | {:+.2g} | {:.5f} |", u.rms, u.bias, u.shrinkage);
     text += fmt::format(" {:.3g} | {:.3g} | {:.3g} | {} |\n", row.value, row.factor, row.product,

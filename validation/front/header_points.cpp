@@ -17,6 +17,7 @@
 #include "validation/certificate/deployed.h"
 #include "validation/exact/activation.h"
 #include "validation/exact/reference.h"
+#include "validation/sweep/sweep.h"
 
 namespace outgrad::validation {
 namespace {
@@ -57,24 +58,14 @@ class PointMaker {
     HeaderPoint p{x};
     const double wide = static_cast<double>(x);
     p.m = !masked_ || !certainly_less(Interval(wide), activation_.x_star());
-    const Formula* const formula = formula_at(wide);
-    if (formula == nullptr) {  // ELU, right of 0
-      p.y = x, p.slope = 1;
-      return p;
-    }
-    const auto d = formula->f.at<1>(MediumInterval(wide));
+    const Function& f = activation_.formula_at(wide).f;
+    const auto d = f.at<1>(MediumInterval(wide));
     p.slope = d[1].middle();
-    p.y = stored(formula->f, wide, d[0]);
+    p.y = stored(f, wide, d[0]);
     return p;
   }
 
  private:
-  const Formula* formula_at(double x) const {
-    for (const Formula& formula : activation_.formulas())
-      if (formula.low <= x && x <= formula.high) return &formula;
-    return nullptr;
-  }
-
   /// f(x) < 0 rounds to -0, and f(-0) = 0 keeps the sign of its x.
   float stored(const Function& f, double x, const MediumInterval& value) const {
     const double y = rounded(f, x, format_, file_);
@@ -97,15 +88,10 @@ float gradient_of(const TableHeader& h, float y, bool m) {
 }
 
 std::vector<float> arguments(const FloatFormat& format) {
-  std::vector<float> x;
-  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
-    const auto pattern = static_cast<kernels::u16>(bits);
-    const float each = format.precision == kF16.precision ? kernels::widen(kernels::F16{pattern})
-                                                          : kernels::widen(kernels::BF16{pattern});
-    if (std::fabs(each) <= kPointsReach) x.push_back(each);
-  }
-  std::sort(x.begin(), x.end(),
-            [](float a, float b) { return a < b || (a == b && std::signbit(a) && !std::signbit(b)); });
+  const Domain domain{format};
+  std::vector<float> x(static_cast<std::size_t>(domain.finite()));
+  domain.fill(0, domain.finite(), x.data());
+  std::erase_if(x, [](float each) { return std::fabs(each) > kPointsReach; });
   return x;
 }
 

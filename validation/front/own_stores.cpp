@@ -25,14 +25,11 @@ using kernels::FloatOps;
 
 // The same moments for every distribution: gradient(x) is what a backward pass computes for x.
 template <class Gradient>
-auto errors_of(Gradient gradient) {
+auto errors_by(Gradient gradient) {
   return [gradient](const FrontDomain& domain, const Distribution&) {
-    std::vector<ErrorAt> errors;
-    for (std::size_t i = 0; i < domain.x.size(); ++i) {
-      const double e = static_cast<double>(gradient(domain.x[i])) - domain.slope[i];
-      errors.push_back({std::fabs(e), e, e * e});
-    }
-    return errors;
+    std::vector<float> g;
+    for (const float x : domain.x) g.push_back(gradient(x));
+    return errors_of(g, domain);
   };
 }
 
@@ -72,7 +69,7 @@ Store plain() {
   store.beyond = Fit::kMasked ? 1 : 0;
   store.all = kKeptY + store.beyond;
   store.proven = Fit::kT, store.proof = Fit::kName, store.operations = operations_of<Fit>();
-  store.errors = errors_of([](float x) {
+  store.errors = errors_by([](float x) {
     const float y = kernels::widen(stored<Forward>(kernels::narrow<BF16>(x)));
     return kernels::evaluate_backward<Fit>(FloatOps{}, y, right_of_minimum<Forward>(x));
   });
@@ -87,7 +84,7 @@ Store parity() {
   store.beyond = 0, store.all = kKeptY;
   store.proven = Fit::kT, store.proof = Fit::kName, store.operations = operations_of<Fit>();
   store.condition = "changes y < 0, by at most a unit in its last place";
-  store.errors = errors_of([](float x) {
+  store.errors = errors_by([](float x) {
     const Y y = kernels::forward_to_branch<kernels::ParityForward<Fit>, Y>(kernels::narrow<BF16>(x));
     const bool left = (y.bits & 0x8001u) == 0x8001u;
     return kernels::evaluate_backward<Fit>(FloatOps{}, kernels::widen(y), !left);
@@ -106,7 +103,7 @@ Store mxfp8() {
   store.beyond = 1, store.all = kCodeAndScale + 1;
   store.proven = Fit::kT, store.proof = Fit::kName, store.operations = operations_of<Fit>();
   store.condition = "blocks with |y| below 2^12; found: in blocks with amax from 2 to 4";
-  store.errors = errors_of([](float x) {
+  store.errors = errors_by([](float x) {
     static constexpr auto kTables = kernels::forward_tables<Forward>();
     const float y = kernels::fitted_forward_value<BF16>(FloatOps{}, Forward{}, kTables, x);
     const kernels::E8M0 scale =
@@ -128,7 +125,7 @@ Store e4m3() {
   store.beyond = 1, store.all = 9;
   store.proven = Fit::kT, store.proof = Fit::kName, store.operations = operations_of<Fit>();
   store.condition = "no scale; |y| up to 448";
-  store.errors = errors_of([](float x) {
+  store.errors = errors_by([](float x) {
     static constexpr auto kTables = kernels::forward_tables<Forward>();
     static constexpr auto kEntries = Fit::entries();
     const float y = std::min(kernels::fitted_forward_value<BF16>(FloatOps{}, Forward{}, kTables, x),
@@ -148,7 +145,7 @@ Store code(int bits) {
   store.beyond = bits, store.all = kKeptY + bits;
   store.proven = kernels::code_error<typename A::Code>(bits, false), store.proof = A::Code::kName,
   store.operations = 1;
-  store.errors = errors_of([rule](float x) {
+  store.errors = errors_by([rule](float x) {
     const float g = kernels::gradient_at<typename A::template Forward<float>>(x);
     return kernels::gradient_of_code(rule, kernels::coded_gradient(rule, g));
   });
@@ -212,7 +209,7 @@ Store scaled(int bits) {
   }
   store.condition = fmt::format("scales from {:g} to {:g}; found: at {:g}, the worst of {}", kClaims.least,
                                 kClaims.most, worst, kScales);
-  store.errors = errors_of([table, worst](float x) {
+  store.errors = errors_by([table, worst](float x) {
     const float y = kernels::forward_at<typename A::template Forward<float>>(x);
     const kernels::u8 code = kernels::fp8_code<F>(y, worst).bits;
     return table->values[kernels::part_of(
@@ -240,7 +237,7 @@ Store in_blocks(int bits) {
   store.condition = "every block; found: in blocks with amax 2, or |y| if that is larger";
   const auto tables = std::make_shared<kernels::Fp4Tables>();
   kernels::fill_fp4_tables<A, B>(kTensor, bits, 0, *tables);
-  store.errors = errors_of([tables](float x) {
+  store.errors = errors_by([tables](float x) {
     const float y = kernels::forward_at<typename A::template Forward<float>>(x);
     const kernels::u8 scale = Scale::of(kernels::magnitude_in_block(std::max(std::fabs(y), kAmax)), kTensor);
     const kernels::u8 code = kernels::fp8_code<kernels::F4E2M1>(y, tables->multiplier[scale]).bits;
