@@ -13,13 +13,7 @@
 #include "kernels/support/options.h"
 #include "kernels/support/progress.h"
 #include "validation/certificate/check.h"
-#include "validation/front/front_command.h"
-#include "validation/front/header_sweep.h"
-#include "validation/norms/stability_command.h"
-#include "validation/report/compare_command.h"
-#include "validation/report/own_command.h"
-#include "validation/report/report_command.h"
-#include "validation/sweep/validate_command.h"
+#include "validation/commands.h"
 
 namespace {
 

@@ -346,7 +346,7 @@ TEST(Layering, EachForbiddenArrowIsFound) {
       {"validation/certificate/check.cpp", "#include \"kernels/eval.h\""},
       {"validation/report/results.cpp", "#include \"autotune/records/database.h\""},
       {"validation/report/results.cpp", "#include \"validation/sweep/sweep.h\""},
-      {"validation/main.cpp", "#include \"validation/report/report_command.h\""},
+      {"validation/main.cpp", "#include \"validation/report/requirements.h\""},
       {"validation/certificate/check.cpp", "#include \"validation/limits.h\""},
       {"autotune/commands/merge_command.cpp", "#include \"kernels/support/options.h\""},
       {"autotune/search/search.cpp", "#include \"autotune/measure/timing.h\""},

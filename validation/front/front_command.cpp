@@ -1,5 +1,5 @@
 // Options, files and output of the front.
-#include "validation/front/front_command.h"
+#include "validation/commands.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

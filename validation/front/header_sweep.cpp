@@ -1,5 +1,5 @@
 // The x that share y and the bit are neighbours, since f is monotone on either branch.
-#include "validation/front/header_sweep.h"
+#include "validation/commands.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // Arguments, tables and JSON of `outgrad stability`.
-#include "validation/norms/stability_command.h"
+#include "validation/commands.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,5 +1,5 @@
 // Arguments and output of `outgrad compare`.
-#include "validation/report/compare_command.h"
+#include "validation/commands.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // Finds the headers, has the data made of them, and the page or the picture of the data.
-#include "validation/report/own_command.h"
+#include "validation/commands.h"
 
 #include <fmt/format.h>
 

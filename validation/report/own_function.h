@@ -1,6 +1,7 @@
 // One function's header as a page or a picture shows it: what was proven of it, and its curves.
 #pragma once
 
+#include "kernels/support/result.h"
 #include "validation/certificate/header_reader.h"
 #include "validation/report/requirements.h"
 
@@ -14,5 +15,9 @@ inline constexpr const char* kOwnSchema = "outgrad.own/1";
 /// not enumerated, the curves are samples over x ("sampled"). With `proves`, what check_header finds, too.
 /// @throws kernels::SpecError for a header of another kind.
 Json own_function(const Header& header, bool proves);
+
+/// The page of a header, or of all headers of a folder, into the folder `out` (empty: beside them). Whether
+/// all claims hold. @throws kernels::SpecError, kernels::IoError, kernels::EnvironmentError.
+bool report_of_own(const std::string& path, const std::string& out, const kernels::ResultForm& form);
 
 }  // namespace outgrad::validation

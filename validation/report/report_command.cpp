@@ -1,5 +1,5 @@
 // Arguments and outputs of `outgrad report`.
-#include "validation/report/report_command.h"
+#include "validation/commands.h"
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@
 #include "kernels/support/errors.h"
 #include "kernels/support/options.h"
 #include "validation/report/facts.h"
-#include "validation/report/own_command.h"
+#include "validation/report/own_function.h"
 #include "validation/report/requirements.h"
 
 namespace outgrad::validation {

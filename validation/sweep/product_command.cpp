@@ -1,5 +1,5 @@
 // Results of products on the terminal and in files.
-#include "validation/sweep/product_command.h"
+#include "validation/sweep/product_sweep.h"
 
 #include <fmt/format.h>
 

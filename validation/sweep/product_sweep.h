@@ -38,6 +38,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/support/result.h"
 #include "validation/exact/oracle.h"
 #include "validation/sweep/sweep_gate.h"
 #include "validation/sweep/swept_activation.h"
@@ -131,5 +132,10 @@ std::vector<float> every_number(const FloatFormat& format);
 std::vector<SweepGate> gates_of(const ProductErrors& errors, const ProductSubject& subject);
 /// Schema kProductSchema, of all pairs. Throws std::logic_error if they were not all counted.
 nlohmann::ordered_json product_json(const ProductErrors& errors, const ProductSubject& subject);
+
+/// What `outgrad validate` does with such fits: counts all pairs of each, prints, and writes each result to
+/// `out`, the file of one or the folder of many (empty: to out/sweeps). Returns whether all gates hold.
+bool validate_products(const std::vector<const ProductSubject*>& subjects, const std::string& out,
+                       const kernels::ResultForm& form);
 
 }  // namespace outgrad::validation

@@ -1,5 +1,5 @@
 // Arguments, gates and tables of `outgrad validate`.
-#include "validation/sweep/validate_command.h"
+#include "validation/commands.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -26,7 +26,7 @@
 #include "validation/shard.h"
 #include "validation/sweep/fingerprint.h"
 #include "validation/sweep/foreign.h"
-#include "validation/sweep/product_command.h"
+#include "validation/sweep/product_sweep.h"
 #include "validation/sweep/quantiser_audit.h"
 #include "validation/sweep/shipped.h"
 #include "validation/sweep/sweep.h"
@@ -637,9 +637,7 @@ bool validate(const Arguments& arguments) {
 
 }  // namespace
 
-void add_validate(CLI::App& app, int& status) { add_validate(app, status, nullptr); }
-
-void add_validate(CLI::App& app, int& status, const HeaderSweep& sweep_header) {
+void add_validate(CLI::App& app, int& status, decltype(validate_header)* sweep_header) {
   auto arguments = std::make_shared<Arguments>();
   std::string names;
   for (const SweptActivation* activation : swept_activations())

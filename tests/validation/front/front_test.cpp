@@ -15,7 +15,7 @@
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "tests/validation/command_fixture.h"
-#include "validation/front/front_command.h"
+#include "validation/commands.h"
 #include "validation/front/gated_pairs.h"
 #include "validation/softmax/stores.h"
 

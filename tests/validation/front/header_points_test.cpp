@@ -11,7 +11,7 @@
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "validation/front/front.h"
-#include "validation/front/header_sweep.h"
+#include "validation/commands.h"
 #include "validation/sweep/sweep.h"
 #include "validation/sweep/swept_activation.h"
 

@@ -22,7 +22,7 @@
 #include "kernels/support/files.h"
 #include "kernels/support/options.h"
 #include "tests/attack/gradients.h"
-#include "validation/norms/stability_command.h"
+#include "validation/commands.h"
 
 namespace outgrad::validation {
 namespace {

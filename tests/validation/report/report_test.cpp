@@ -24,7 +24,7 @@
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/options.h"
-#include "validation/report/report_command.h"
+#include "validation/commands.h"
 #include "validation/report/requirements.h"
 #include "validation/sweep/sweep_json.h"
 #include "validation/sweep/targets.h"

@@ -1,6 +1,6 @@
 // The command line of `validate`: what it refuses, and that a shard leaves its file and nothing else.
 
-#include "validation/sweep/validate_command.h"
+#include "validation/commands.h"
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,8 @@ namespace {
 
 class ValidateCommand : public CommandTest {
  protected:
-  ValidateCommand() : CommandTest("validate", add_validate) {}
+  ValidateCommand()
+      : CommandTest("validate", [](CLI::App& app, int& status) { add_validate(app, status); }) {}
 };
 
 TEST_F(ValidateCommand, RefusesBadInput) {
