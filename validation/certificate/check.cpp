@@ -636,12 +636,8 @@ nlohmann::json to_json(const std::vector<CheckReport>& reports) {
 }
 
 const char* to_string(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::Holds: return "holds";
-    case Verdict::Violated: return "violated";
-    case Verdict::Undecided: break;
-  }
-  return "undecided";
+  constexpr std::array kNames{"holds", "violated", "undecided"};
+  return kNames.at(static_cast<size_t>(verdict));
 }
 
 }  // namespace outgrad::validation

@@ -812,13 +812,8 @@ StorageFormat storage_format(const std::string& name) {
 }
 
 const char* to_string(ChannelClass channel_class) {
-  switch (channel_class) {
-    case ChannelClass::kStable: return "stable";
-    case ChannelClass::kDegraded: return "degraded";
-    case ChannelClass::kUnstable: return "unstable";
-    case ChannelClass::kZeroGamma: return "zero_gamma";
-  }
-  return "";
+  constexpr std::array kNames{"stable", "degraded", "unstable", "zero_gamma"};
+  return kNames.at(static_cast<size_t>(channel_class));
 }
 
 const char* to_string(Norm norm) { return norm == Norm::layer ? "layernorm" : "rmsnorm"; }
@@ -987,10 +982,8 @@ nlohmann::json to_json(const StabilityResult& result) {
     }
   }
   json classes;
-  for (const ChannelClass c :
-       {ChannelClass::kStable, ChannelClass::kDegraded, ChannelClass::kUnstable, ChannelClass::kZeroGamma}) {
-    classes[to_string(c)] = result.count[static_cast<size_t>(c)];
-  }
+  for (size_t c = 0; c < result.count.size(); ++c)
+    classes[to_string(static_cast<ChannelClass>(c))] = result.count[c];
   json quantiles;
   for (const auto& [name, fraction] :
        {std::pair("min", 0.0), {"q50", 0.5}, {"q90", 0.9}, {"q99", 0.99}, {"max", 1.0}}) {

@@ -185,16 +185,9 @@ std::string relative(const Difference& one) {
 }  // namespace
 
 const char* to_string(Change change) {
-  switch (change) {
-    case Change::same: return "same";
-    case Change::better: return "better";
-    case Change::worse: return "worse";
-    case Change::noise: return "within noise";
-    case Change::undecided: return "too few rounds";
-    case Change::only_a: return "only in A";
-    case Change::only_b: break;
-  }
-  return "only in B";
+  constexpr std::array kNames{"same",           "better",    "worse",    "within noise",
+                              "too few rounds", "only in A", "only in B"};
+  return kNames.at(static_cast<std::size_t>(change));
 }
 
 Comparable median_of(std::vector<double> values) {

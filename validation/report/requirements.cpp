@@ -247,13 +247,8 @@ std::string figure(const std::optional<double>& value, Requirement::Kind kind) {
 }  // namespace
 
 const char* to_string(RequirementVerdict verdict) {
-  switch (verdict) {
-    case RequirementVerdict::pass: return "PASS";
-    case RequirementVerdict::fail: return "FAIL";
-    case RequirementVerdict::reported: return "reported";
-    case RequirementVerdict::not_measured: break;
-  }
-  return "not measured";
+  constexpr std::array kNames{"PASS", "FAIL", "reported", "not measured"};
+  return kNames.at(static_cast<std::size_t>(verdict));
 }
 
 RequirementVerdict Requirement::verdict() const {
