@@ -344,12 +344,10 @@ nlohmann::ordered_json origin_of(const ForeignFunction& function) {
 
 Subject make_subject(const ForeignFunction& foreign, const FloatFormat& format) {
   const auto function = std::make_shared<const ForeignFunction>(foreign);
-  Subject subject{function->name + (function->steps ? "+code" : function->erff ? "+erff" : "+rounded"),
-                  format,
-                  {},
-                  {},
-                  {},
-                  {}};
+  Subject subject{function->name + (function->steps  ? "+code"
+                                    : function->erff ? "+erff"
+                                                     : "+rounded"),
+                  format};
   subject.activation = function->activation;
   subject.code = function->steps;
   subject.own_forward = function->erff;

@@ -111,7 +111,7 @@ std::string identity_of_stores(const Subject& subject) {
 
 /// A subject without functions, of which `stores` is to be filled.
 Subject subject_of_stores(const std::string& name, const FloatFormat& format, int activation) {
-  Subject subject{name, format, {}, {}, {}, {}};
+  Subject subject{name, format};
   subject.activation = swept_activation(kernels::kActivationNames[activation]);
   subject.mask_from = subject.activation->x_star;
   subject.code = true, subject.own_forward = false, subject.swept = SweptX::own;

@@ -210,7 +210,7 @@ void gelu_forward_of(const float* x, float* y, std::uint32_t* mask, std::int64_t
 /// forwards in 16 bits give it, and m = [x >= x*]. `activation` is the header's activation.
 template <class Fit, class T>
 Subject make_backward_subject(const FloatFormat& format, const SweptActivation& activation) {
-  Subject subject{std::string(Fit::kName) + "+rounded", format, {}, {}, {}, {}};
+  Subject subject{std::string(Fit::kName) + "+rounded", format};
   subject.activation = &activation;
   subject.mask_from = activation.x_star;
   subject.own_forward = false;

@@ -133,15 +133,17 @@ struct Subject {
   std::string name;
   FloatFormat format;  // of y
   // differs whenever results may differ: a stored partial sweep with another identity is not continued
-  std::string identity;
+  std::string identity = {};
   /// x (any f32 pattern) -> y rounded to `format`, and the mask, whose unused bits are 0. With `code` it
   /// instead gives the code, as an f32 that names it, and the mask is not used. Without `own_forward` there
   /// is no such function: y is the correctly rounded f(x), and m = [x >= mask_from].
-  std::function<void(const float* x, float* y, std::uint32_t* mask, std::int64_t n)> forward;
+  std::function<void(const float* x, float* y, std::uint32_t* mask, std::int64_t n)> forward = nullptr;
   /// g(y, m) in f32.
-  std::function<void(const float* y, const std::uint32_t* mask, float* g, std::int64_t n)> derivative;
+  std::function<void(const float* y, const std::uint32_t* mask, float* g, std::int64_t n)> derivative =
+      nullptr;
   /// dx at dy = 1 in `format`; empty if that is g itself (f32).
-  std::function<void(const float* y, const std::uint32_t* mask, float* dx, std::int64_t n)> gradient;
+  std::function<void(const float* y, const std::uint32_t* mask, float* dx, std::int64_t n)> gradient =
+      nullptr;
   /// dx for dy in `format`, for our own kernels in 16 bits; empty otherwise.
   std::function<void(const float* dy, const float* y, const std::uint32_t* mask, float* dx, std::int64_t n)>
       backward = nullptr;

@@ -233,7 +233,7 @@ SweepParts parts_from_json(const std::string& text, const std::string& file) {
   if (json["sha256"].text() != part_digest(json.raw()))
     json["sha256"].fail("is not that of the rest: the shard was changed");
   try {
-    Subject subject{json["subject"].text(), format_in(json["format"]), json["identity"].text(), {}, {}, {}};
+    Subject subject{json["subject"].text(), format_in(json["format"]), json["identity"].text()};
     subject.activation = swept_activation(json["activation"].text());
     if (!subject.activation) json["activation"].fail("is not one that is swept");
     subject.code = json["code"].boolean();

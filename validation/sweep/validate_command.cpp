@@ -540,7 +540,7 @@ std::vector<Swept> subjects_of(const Arguments& arguments, const ForeignFunction
   if (foreign) {
     subjects.push_back({make_subject(*foreign, format_of(arguments.format)), ""});
   } else if (!arguments.merge.empty()) {
-    Subject subject{{}, kF32, {}, {}, {}, {}};
+    Subject subject{{}, kF32};
     parts = read_parts(arguments.merge, subject);
     const std::string fit = subject.name.substr(0, subject.name.find('+'));
     subjects.push_back({std::move(subject), fit});
