@@ -26,10 +26,7 @@ void print_errors(const ProductErrors& errors, const ProductSubject& subject) {
   print_maximum("T left", errors.total[0]);
   print_maximum("z / b, relative", errors.relative);
   print_maximum("db", errors.db);
-  for (const SweepGate& gate : gates_of(errors, subject)) {
-    fmt::print("  {} {}: {:.6g} (at most {:.6g})\n", gate.holds() ? "holds   " : "VIOLATED", gate.name,
-               gate.value, gate.limit);
-  }
+  for (const SweepGate& gate : gates_of(errors, subject)) fmt::print("{}", gate.text());
   std::fflush(stdout);
 }
 

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <sstream>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -985,25 +986,16 @@ class ChunkLog {
  public:
   ChunkLog(const std::string& path, const nlohmann::ordered_json& header, Finished& found) : path_(path) {
     if (path.empty()) return;
-    std::string kept = header.dump() + "\n";
-    if (std::filesystem::exists(path)) {
-      const std::string text = kernels::read_file(path);
-      std::size_t begin = text.find('\n');
-      if (begin != std::string::npos && text.substr(0, begin + 1) == kept) {
-        for (++begin; begin < text.size();) {
-          const std::size_t end = text.find('\n', begin);
-          if (end == std::string::npos) break;
-          try {
-            const nlohmann::json line =
-                kernels::parse_json(std::string_view(text).substr(begin, end - begin));
-            found[{line.at("domain").get<std::size_t>(), line.at("begin").get<std::int64_t>()}] =
-                segment_from_json(line.at("segment"));
-          } catch (const std::exception&) {  // from JSON or from a digest
-            break;
-          }
-          kept.append(text, begin, end + 1 - begin);
-          begin = end + 1;
-        }
+    std::string kept = header.dump() + "\n", line;
+    std::istringstream lines(std::filesystem::exists(path) ? kernels::read_file(path) : "");
+    const auto next = [&] { return std::getline(lines, line) && !lines.eof(); };
+    for (bool ours = next() && line + "\n" == kept; ours && next(); kept += line + "\n") {
+      try {
+        const nlohmann::json chunk = kernels::parse_json(line);
+        found[{chunk.at("domain").get<std::size_t>(), chunk.at("begin").get<std::int64_t>()}] =
+            segment_from_json(chunk.at("segment"));
+      } catch (const std::exception&) {  // from JSON or from a digest
+        break;
       }
     }
     kernels::write_file(path, kept);

@@ -296,10 +296,7 @@ void print_result(const DomainResult& result, const Subject& subject) {
   if (result.max(all.from_x) >= 0)
     fmt::print("  PyTorch's formula from x   {:.6g}\n", result.max(all.from_x));
   if (subject.own_forward) print_forward(all);
-  for (const SweepGate& gate : gates_of(result, subject)) {
-    fmt::print("  {} {}: {:.6g} (at most {:.6g})\n", gate.holds() ? "holds   " : "VIOLATED", gate.name,
-               gate.value, gate.limit);
-  }
+  for (const SweepGate& gate : gates_of(result, subject)) fmt::print("{}", gate.text());
 }
 
 /// Parts of earlier shards, which must all be of one subject; this is described in `subject`.
@@ -467,19 +464,22 @@ void print_quantiser(const nlohmann::ordered_json& json) {
   }
 }
 
+void refuse(bool wrong, const char* option, const char* why) {
+  if (wrong) throw SpecError("validate", option, why);
+}
+
 /// Audits a quantiser, prints, and writes the result. Returns whether the published T holds, if there is one.
 bool validate_quantiser(const ForeignFunction& function, const Arguments& arguments) {
-  for (const auto& [given, option] :
-       {std::pair{!arguments.shard.empty(), "--shard"}, {arguments.x != "all", "--x"}}) {
-    if (given) throw SpecError("validate", option, "cannot be given with a quantiser");
-  }
+  refuse(!arguments.shard.empty(), "--shard", "cannot be given with a quantiser");
+  refuse(arguments.x != "all", "--x", "cannot be given with a quantiser");
   std::vector<Distribution> distributions = usual_distributions();
   if (!arguments.activations.empty())
     distributions.push_back(
         Distribution::parse(kernels::read_file(arguments.activations), arguments.activations));
   nlohmann::ordered_json json =
       audit_quantiser(function, format_of(arguments.format), distributions, arguments.foreign);
-  auto& gates = json["gates"] = nlohmann::ordered_json::array();
+  auto& listed = json["gates"] = nlohmann::ordered_json::array();
+  std::string gates;
   for (const auto& [what, limit] : function.claims) {
     double most = 0;
     for (const auto& range : json["ranges"]) {
@@ -487,7 +487,9 @@ bool validate_quantiser(const ForeignFunction& function, const Arguments& argume
         if (!range[key].is_null()) most = std::max(most, range[key]["bound"].get<double>());
       }
     }
-    gates.push_back(gate_json({"published " + what, most, limit}));
+    const SweepGate gate{"published " + what, most, limit};
+    listed.push_back(gate_json(gate));
+    gates += gate.text();
   }
   const std::string out = !arguments.out.empty()
                               ? arguments.out
@@ -498,27 +500,19 @@ bool validate_quantiser(const ForeignFunction& function, const Arguments& argume
     return holds(json);
   }
   print_quantiser(json);
-  for (const auto& gate : gates) {
-    fmt::print("  {} {}: {:.6g} (at most {:.6g})\n", gate["holds"].get<bool>() ? "holds   " : "VIOLATED",
-               gate["name"].get<std::string>(), gate["value"].get<double>(), gate["limit"].get<double>());
-  }
-  fmt::print("written to {}\n", out);
+  fmt::print("{}written to {}\n", gates, out);
   return holds(json);
 }
 
 bool validate_products(const Arguments& arguments) {
-  for (const auto& [given, option] : {std::pair{!arguments.shard.empty(), "--shard"},
-                                      {!arguments.activations.empty(), "--activations"},
-                                      {arguments.x != "all", "--x"}}) {
-    if (given) throw SpecError("validate", option, "cannot be given with a product's fit");
-  }
+  constexpr const char* kWhy = "cannot be given with a product's fit";
+  refuse(!arguments.shard.empty(), "--shard", kWhy);
+  refuse(!arguments.activations.empty(), "--activations", kWhy);
+  refuse(arguments.x != "all", "--x", kWhy);
   return validate_products(chosen_products(arguments), arguments.out, arguments.form);
 }
 
 void check_arguments(const Arguments& arguments) {
-  const auto refuse = [](bool wrong, const char* option, const char* why) {
-    if (wrong) throw SpecError("validate", option, why);
-  };
   const bool merges = !arguments.merge.empty();
   refuse(!arguments.foreign.empty() && (!arguments.fit.empty() || merges), "--foreign",
          "cannot be given with --fit or --merge");
