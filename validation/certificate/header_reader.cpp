@@ -90,10 +90,14 @@ std::string bound_line(const char* name, double value, std::string_view note, co
   return line;
 }
 
-std::string row_line(std::span<const float> words, int row, double log2_fit_error, const FoundInput& found) {
+std::string list_of(std::span<const float> values) {
   std::string list;
-  for (const float word : words) list += (list.empty() ? "" : ", ") + literal(word);
-  return fmt::format("{}{}}},  // row {}: A <= 2^{:.2f}{}\n", kRowBegin, list, row, log2_fit_error,
+  for (const float value : values) list += (list.empty() ? "" : ", ") + literal(value);
+  return list;
+}
+
+std::string row_line(std::span<const float> words, int row, double log2_fit_error, const FoundInput& found) {
+  return fmt::format("{}{}}},  // row {}: A <= 2^{:.2f}{}\n", kRowBegin, list_of(words), row, log2_fit_error,
                      found_text(found, InputKind::x));
 }
 
@@ -104,12 +108,6 @@ std::string free_rows_line(int listed, int rows) {
 std::string table_begin(const char* name, const char* rows, const char* words) {
   return fmt::format("  static OUTGRAD_HD constexpr Table<{}, {}> {}() {{\n    return {{{{\n", rows, words,
                      name);
-}
-
-std::string breaks_text(const std::vector<float>& breaks) {
-  std::string list;
-  for (const float b : breaks) list += (list.empty() ? "" : ", ") + literal(b);
-  return list;
 }
 
 // gelu_f32 -> GeluF32.
@@ -178,7 +176,7 @@ class Printer {
     text_ += bound_line(name, value, note, found, kind);
   }
   void word(std::string_view begin, std::string& value) { text_ += fmt::format("{}{}\n", begin, value); }
-  void breaks(std::vector<float>& values, int) { text_ += breaks_text(values); }
+  void breaks(std::vector<float>& values, int) { text_ += list_of(values); }
   void entries(std::vector<std::uint16_t>& values, int) {
     for (size_t k = 0; k < values.size(); ++k)
       text_ += (k == 0 ? "" : k % kEntriesPerLine == 0 ? "," : ", ") + line_break(k) + literal(values[k]);
@@ -213,27 +211,18 @@ class Reader {
 
   template <class T>
   void constant(const char* name, T& value, std::string_view note = {}) {
-    begin_ = at_;
-    expect(constant_begin<T>(name));
-    take(value, ";");
-    at_ = begin_;
+    take_constant(name, value);
     expect(constant_line(name, value, note));
   }
 
   void decimal(const std::string& name, double& value) {
-    begin_ = at_;
-    expect(constant_begin<double>(name.c_str()));
-    take(value, ";");
-    at_ = begin_;
+    take_constant(name.c_str(), value);
     expect(constant_line(name.c_str(), value, fmt::format("{:.6f}", value)));
   }
 
   // A bound's value, and what was found for it.
   void bound(const char* name, double& value, std::string_view note, FoundInput& found, InputKind kind) {
-    begin_ = at_;
-    expect(constant_begin<double>(name));
-    take(value, ";");
-    at_ = begin_;
+    take_constant(name, value);
     const std::string line = constant_line(name, value, note);
     expect(line.substr(0, line.size() - 1));
     found_input(found, kind);
@@ -258,7 +247,7 @@ class Reader {
       take(values.emplace_back(), ",}");
     }
     at_ = begin_;
-    expect(breaks_text(values));
+    expect(list_of(values));
   }
 
   void entries(std::vector<std::uint16_t>& values, int count) {
@@ -317,6 +306,15 @@ class Reader {
   }
   void require_at(size_t at, bool holds, const std::string& why) const {
     if (!holds) fail(at, why);
+  }
+
+  // A constant's value, from its line, which is left to be compared.
+  template <class T>
+  void take_constant(const char* name, T& value) {
+    begin_ = at_;
+    expect(constant_begin<T>(name));
+    take(value, ";");
+    at_ = begin_;
   }
 
   // To the end of the line, if anything was found at all.
