@@ -47,9 +47,9 @@ class Conditions {
       add(activation.problem_is_certain() ? failed_ : open_, activation.problem());
   }
   Finding finding() const {
-    if (!failed_.empty()) return {"structure", Verdict::Violated, 0, 0, failed_, {}};
-    if (!open_.empty()) return {"structure", Verdict::Undecided, 0, 0, open_, {}};
-    return {"structure", Verdict::Holds, 0, 0, "constants, index arithmetic and limits", {}};
+    if (!failed_.empty()) return {"structure", Verdict::Violated, 0, 0, failed_};
+    if (!open_.empty()) return {"structure", Verdict::Undecided, 0, 0, open_};
+    return {"structure", Verdict::Holds, 0, 0, "constants, index arithmetic and limits"};
   }
 
  private:

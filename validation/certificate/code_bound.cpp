@@ -203,7 +203,7 @@ void add_rows(std::vector<ForwardRow>& rows, const Table& table, const RowIndex&
 class Gradient {
  public:
   Gradient(const CodeHeader& h, const Deployed& kernels, const Activation& activation)
-      : kernels_(kernels), activation_(activation), finding_{"G", Verdict::Holds, h.bound_g, 0, "", {}} {}
+      : kernels_(kernels), activation_(activation), finding_{"G", Verdict::Holds, h.bound_g} {}
 
   Finding prove() {
     if (kernels_.slope == nullptr) {
@@ -319,12 +319,8 @@ class Gradient {
 };
 
 Finding finding_of(std::string name, double claim, double proven, double reachable, const std::string& unit) {
-  Finding finding{std::move(name),
-                  Verdict::Holds,
-                  claim,
-                  proven,
-                  fmt::format("{:.6f} where {:.6f} is the least of any {}", claim, reachable, unit),
-                  {}};
+  Finding finding{std::move(name), Verdict::Holds, claim, proven,
+                  fmt::format("{:.6f} where {:.6f} is the least of any {}", claim, reachable, unit)};
   if (claim < reachable) {
     finding.verdict = Verdict::Violated;
     finding.why = fmt::format("no {} is within less than {:.9g}", unit, reachable);
@@ -352,12 +348,8 @@ Finding prove_code_range(const CodeHeader& h) {
   const Interval range = all_slopes(activation, has_minimum(h));
   const double beyond =
       std::max({0.0, static_cast<double>(h.lo) - range.lower(), range.upper() - static_cast<double>(h.hi)});
-  Finding finding{"range",
-                  Verdict::Holds,
-                  0,
-                  beyond,
-                  fmt::format("f' lies in [{:.9g}, {:.9g}]", range.lower(), range.upper()),
-                  {}};
+  Finding finding{"range", Verdict::Holds, 0, beyond,
+                  fmt::format("f' lies in [{:.9g}, {:.9g}]", range.lower(), range.upper())};
   if (beyond > 0) {
     finding.verdict = Verdict::Undecided;
     finding.why +=
@@ -376,12 +368,8 @@ Finding prove_code_range(const CodeHeader& h) {
 Finding prove_coded_gradient(const CodeHeader& h) {
   const Deployed* const kernels = deployed(h.activation);
   if (kernels == nullptr) {
-    return {"given",
-            Verdict::Holds,
-            h.bound_g,
-            h.bound_g,
-            fmt::format("the caller's g is within {:.6g} of f'(x): what follows rests on it", h.bound_g),
-            {}};
+    return {"given", Verdict::Holds, h.bound_g, h.bound_g,
+            fmt::format("the caller's g is within {:.6g} of f'(x): what follows rests on it", h.bound_g)};
   }
   return Gradient(h, *kernels, activation_of(h.activation, h.function, kernels->masked)).prove();
 }

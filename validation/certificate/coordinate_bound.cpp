@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 #include <vector>
 
 #include "validation/certificate/fit_bound.h"
 #include "validation/certificate/stored_argument.h"
 #include "validation/exact/activation.h"
+#include "validation/limits.h"
 
 namespace outgrad::validation {
 namespace {
@@ -81,7 +81,7 @@ class Branch {
   double beyond() const {
     const Interval from = minimum(end_, deployed(end_)).keep_lower(),
                    x = activation_.inverse_signed_root(from);
-    return activation_.only().slopes(x.lower(), std::numeric_limits<double>::infinity()).width();
+    return activation_.only().slopes(x.lower(), kInfinity).width();
   }
 
   double sign() const { return sign_; }
@@ -131,7 +131,7 @@ struct Search {
     }
   }
   void undecided(const std::string& why) {
-    finding.proven = std::numeric_limits<double>::infinity();
+    finding.proven = kInfinity;
     if (finding.verdict != Verdict::Holds) return;
     finding.verdict = Verdict::Undecided;
     finding.why = why;
@@ -200,7 +200,7 @@ Interval coordinate_error_at(const BackwardHeader& h, double y, bool m) {
 }
 
 Finding prove_coordinate(const BackwardHeader& h, double claim) {
-  Search search{claim, StoredGrid(h.format), Finding{"K", Verdict::Holds, claim, 0, "", {}}};
+  Search search{claim, StoredGrid(h.format), Finding{"K", Verdict::Holds, claim}};
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
   for (const double sign : {1.0, -1.0}) search_branch(search, Branch(h, activation, sign), h);
   if (search.finding.verdict == Verdict::Holds && !(search.finding.proven <= claim))

@@ -466,7 +466,7 @@ const CoefficientTable& table_of(const RoundedForwardHeader& h, const Cell&) { r
 template <class Header>
 Finding prove_all(const Header& h, double claim, const std::vector<Cell>& cells, const char* quantity,
                   Findings wanted) {
-  Finding finding{"A", Verdict::Holds, claim, 0, "", {}};
+  Finding finding{"A", Verdict::Holds, claim};
   std::vector<SupNorm> parts(cells.size());
   std::atomic<bool> refuted = false;
 #pragma omp parallel for schedule(dynamic)

@@ -22,8 +22,7 @@ constexpr int kMostFittedCells = 20000;  // some hundreds are needed
 class FittedProof {
  public:
   FittedProof(const Activation& activation, const FittedGradient& fit, double claim)
-      : fit_(fit), activation_(activation), f_(activation.only()),
-        finding_{"G", Verdict::Holds, claim, 0, "", {}} {
+      : fit_(fit), activation_(activation), f_(activation.only()), finding_{"G", Verdict::Holds, claim} {
     shift_ =
         absolute(activation.y_star() - static_cast<double>(fit.y_hi) - static_cast<double>(fit.y_lo)).upper();
   }

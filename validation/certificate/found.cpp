@@ -63,14 +63,10 @@ class Inputs {
     if (problem_.verdict == Verdict::Holds) problem_ = {Verdict::Violated, why};
   }
   std::optional<Finding> finding() const {
-    if (problem_.verdict != Verdict::Holds) return Finding{"found", problem_.verdict, 0, 0, problem_.why, {}};
+    if (problem_.verdict != Verdict::Holds) return Finding{"found", problem_.verdict, 0, 0, problem_.why};
     if (inputs_ == 0) return {};
-    return Finding{"found",
-                   Verdict::Holds,
-                   0,
-                   0,
-                   fmt::format("{} inputs beside the bounds, the error at each is the one stated", inputs_),
-                   {}};
+    return Finding{"found", Verdict::Holds, 0, 0,
+                   fmt::format("{} inputs beside the bounds, the error at each is the one stated", inputs_)};
   }
 
  private:

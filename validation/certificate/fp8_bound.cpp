@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
 
 #include "kernels/catalogue/codes.h"
@@ -27,27 +28,22 @@ constexpr double kNarrowest = 0x1p-22;
 constexpr double kNearClaim = 0.99;
 
 template <class A, class Fit>
-void add_codes(std::vector<std::pair<std::string, DeployedCodes>>& all) {
+void add_codes(std::map<std::string, DeployedCodes>& all) {
   if constexpr (Fit::kMasked) {
     using Forward = typename A::template Forward<float>;
     const auto gradient = [](float x) {
       return kernels::fitted_gradient<Fit, Forward>(x, kernels::forward_at<Forward>(x));
     };
-    all.push_back({Fit::kActivation,
-                   {A::Code::kName,
-                    Fit::kName,
-                    Fit::kFunction,
-                    (Interval(Fit::kAB) + Fit::kK).upper(),
-                    Fit::kTMin,
-                    {Fit::kAB, Fit::kYHi, Fit::kYLo, gradient}}});
+    all[Fit::kActivation] = {A::Code::kName, Fit::kName,
+                             Fit::kFunction, (Interval(Fit::kAB) + Fit::kK).upper(),
+                             Fit::kTMin,     {Fit::kAB, Fit::kYHi, Fit::kYLo, gradient}};
   }
 }
 
 // Both lists are in the order of the names.
 template <class... A, class... Fit>
-std::vector<std::pair<std::string, DeployedCodes>> list_codes(kernels::CodedList<A...>,
-                                                              kernels::FitList<Fit...>) {
-  std::vector<std::pair<std::string, DeployedCodes>> all;
+std::map<std::string, DeployedCodes> list_codes(kernels::CodedList<A...>, kernels::FitList<Fit...>) {
+  std::map<std::string, DeployedCodes> all;
   (add_codes<A, Fit>(all), ...);
   return all;
 }
@@ -138,8 +134,8 @@ class Totals {
     }
     std::vector<Finding> findings;
     for (size_t bits = 0; bits < proven_.size(); ++bits) {
-      Finding finding{
-          fmt::format("{} T{}", format_, bits), Verdict::Holds, claims_.total[bits], proven_[bits], "", {}};
+      Finding finding{fmt::format("{} T{}", format_, bits), Verdict::Holds, claims_.total[bits],
+                      proven_[bits]};
       // At the scale that needs most, no function of a code and so many bits is nearer to every f'(x).
       const double reachable = reachable_[bits];
       finding.why = fmt::format("{:.6f} where {:.6f} is the least that any table reaches at scale {:.9g}",
@@ -208,22 +204,18 @@ class Totals {
   Slopes slopes(bool right, double low, double high, bool rough) const {
     const Interval& y_star = activation_.y_star();
     if (high < y_star.lower() || (!right && low >= 0)) return {};
-    if (rough) {
-      const Nodes& nodes = right ? right_ : left_;
-      const double inner = nodes.within(low), outer = right || high < 0 ? nodes.outside(high) : -kInfinity;
-      const Interval range =
-          right ? activation_.only().slopes(inner, outer) : activation_.only().slopes(outer, inner);
-      return right ? maximum(range, 0) : minimum(range, 0);
-    }
+    const Nodes& nodes = right ? right_ : left_;
     const auto argument = [&](double y) {
       const Interval root = sqrt(maximum(Interval(y) - y_star, 0));
       return activation_.inverse_signed_root(right ? root : -root);
     };
-    const Interval& x_star = activation_.x_star();
-    const Interval inner = low > y_star.upper() ? argument(low) : x_star,
-                   outer = right      ? std::isfinite(high) ? argument(high) : Interval(kInfinity)
-                                : high < 0 ? argument(high)
-                                      : Interval(-kInfinity);
+    const Interval inner = rough                  ? Interval(nodes.within(low))
+                           : low > y_star.upper() ? argument(low)
+                                                  : activation_.x_star();
+    const bool endless = right ? !std::isfinite(high) : high >= 0;
+    const Interval outer = endless ? Interval(right ? kInfinity : -kInfinity)
+                           : rough ? Interval(nodes.outside(high))
+                                   : argument(high);
     const Interval range = right ? activation_.only().slopes(inner.lower(), outer.upper())
                                  : activation_.only().slopes(outer.lower(), inner.upper());
     // f' is positive right of the minimum and negative left of it.
@@ -334,15 +326,14 @@ class Totals {
 
 const DeployedCodes* deployed_codes(const std::string& activation) {
   static const auto all = list_codes(kernels::CodedActivations{}, kernels::ActivationFits<float>::Type{});
-  const auto found =
-      std::find_if(all.begin(), all.end(), [&](const auto& each) { return each.first == activation; });
+  const auto found = all.find(activation);
   return found == all.end() ? nullptr : &found->second;
 }
 
 Finding prove_fp8_extrema(const Fp8Header& h) {
   const Activation& activation = activation_of(h.activation, h.function, true);
   const Formula& f = activation.only();
-  Finding finding{"extrema", Verdict::Holds, kExtremumRoom, 0, "f' is least and greatest there", {}};
+  Finding finding{"extrema", Verdict::Holds, kExtremumRoom, 0, "f' is least and greatest there"};
   for (const bool right : {false, true}) {
     const double y = right ? h.greatest_at : h.least_at;
     const Interval range = right ? f.slopes(activation.x_star().lower(), kInfinity)
@@ -372,22 +363,20 @@ Finding prove_fp8_room(const Fp8Header& h) {
   const double needed =
       (maximum(Interval(deployed_codes(h.activation)->fit_error) * 2, h.bound_g) + h.bound_g + kTableRounding)
           .upper();
-  Finding finding{"room", Verdict::Holds, h.room, needed, "the errors of the fit and of its g, and rounding",
-                  {}};
+  Finding finding{"room", Verdict::Holds, h.room, needed, "the errors of the fit and of its g, and rounding"};
   if (!(needed <= h.room))
     finding.verdict = Verdict::Undecided, finding.why = fmt::format("only {:.9g} is proven", needed);
   return finding;
 }
 
 std::vector<Finding> prove_fp8_totals(const Fp8Header& h, const std::string& format) {
-  if (format == "sign") return Totals(h, format, {0, std::numeric_limits<float>::max(), h.sign}).run();
-  return Totals(h, format,
-                format == "e4m3"    ? h.e4m3
-                : format == "e5m2"  ? h.e5m2
-                : format == "int8"  ? h.int8
-                : format == "mxfp4" ? h.mxfp4
-                                    : h.nvfp4)
-      .run();
+  const std::map<std::string, Fp8Claims> claims{{"sign", {0, std::numeric_limits<float>::max(), h.sign}},
+                                                {"e4m3", h.e4m3},
+                                                {"e5m2", h.e5m2},
+                                                {"int8", h.int8},
+                                                {"mxfp4", h.mxfp4},
+                                                {"nvfp4", h.nvfp4}};
+  return Totals(h, format, claims.at(format)).run();
 }
 
 }  // namespace outgrad::validation

@@ -27,7 +27,7 @@ class Quotients {
  public:
   explicit Quotients(const BackwardHeader& h)
       : h_(h), activation_(activation_of(h.activation, h.function, h.masked)), formula_(activation_.only()),
-        total_{"T", Verdict::Holds, h.product.total, 0, "", {}} {}
+        total_{"T", Verdict::Holds, h.product.total} {}
 
   std::vector<Finding> run() {
     // f(x) >= y* for every x, so no y as low as that stands for any.
@@ -186,7 +186,7 @@ class Quotients {
   }
 
   Finding oracle() const {
-    Finding finding{"O", Verdict::Holds, h_.product.oracle, h_.product.oracle, "", {}};
+    Finding finding{"O", Verdict::Holds, h_.product.oracle, h_.product.oracle};
     const FoundInput& found = h_.product.found_oracle;
     const Interval half = at_input(found, true);
     finding.why = fmt::format("f' of two x that {} stands for is {:.6g} apart", found_place(found, true),

@@ -51,7 +51,7 @@ bool right_at_infinity(const RoundedForwardHeader& h, int code) {
 template <class T>
 Finding prove(const RoundedForwardHeader& h) {
   const Activation& activation = activation_of(h.activation, h.function, h.masked);
-  Finding finding{"rounded", Verdict::Holds, 0, 0, "", {}};
+  Finding finding{"rounded", Verdict::Holds};
   int wrong = 0, undecided = 0, total = 0;
 #pragma omp parallel for schedule(dynamic, 256) reduction(+ : wrong, undecided, total)
   for (int code = 0; code < 0x10000; ++code) {

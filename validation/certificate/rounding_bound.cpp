@@ -15,6 +15,7 @@
 #include "validation/certificate/deployed.h"
 #include "validation/certificate/fit_bound.h"
 #include "validation/certificate/stored_argument.h"
+#include "validation/limits.h"
 
 namespace outgrad::validation {
 namespace {
@@ -161,7 +162,7 @@ Evaluated row_error(std::span<const float> row, const BackwardHeader& h, const R
 class Analysis {
  public:
   Analysis(const BackwardHeader& h, double claim)
-      : h_(h), grid_(h.format), cells_(backward_cells(h)), finding_{"B", Verdict::Holds, claim, 0, "", {}} {}
+      : h_(h), grid_(h.format), cells_(backward_cells(h)), finding_{"B", Verdict::Holds, claim} {}
 
   Finding run() {
     if (h_.masked) first_grid_points();
@@ -283,8 +284,7 @@ class Analysis {
       return ulp == 0 ? 0.0 : 0.5 + (fit_errors[row] + p.inherited) / ulp;
     };
     const auto consider = [&](double measured) {  // a maximum would drop what is not a number
-      finding_.proven = std::isnan(measured) ? std::numeric_limits<double>::infinity()
-                                             : std::max(finding_.proven, measured * kOwnRounding);
+      finding_.proven = std::isnan(measured) ? kInfinity : std::max(finding_.proven, measured * kOwnRounding);
     };
     std::int64_t begin = float_order(h_.y_min);
     if (h_.masked) {
@@ -314,7 +314,7 @@ class Analysis {
           }
         }
         if (++evaluations_ > kMaxEvaluations) {
-          finding_.proven = std::numeric_limits<double>::infinity();
+          finding_.proven = kInfinity;
           pending.clear();
           continue;
         }
@@ -416,7 +416,7 @@ class Analysis {
         }
       }
       if (evaluations_ > kMaxEvaluations || finding_.verdict == Verdict::Violated) {
-        finding_.proven = std::numeric_limits<double>::infinity();
+        finding_.proven = kInfinity;
         if (finding_.verdict == Verdict::Holds) {
           finding_.verdict = Verdict::Undecided;
           finding_.why = fmt::format("not decided near y = {:a}, m = {:d}; largest seen {:.6g}", float_at(a),

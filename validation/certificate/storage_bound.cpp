@@ -335,8 +335,8 @@ class Enumeration {
     const StorageClaims& claims = h.storage;
     const std::array names{"T", "O", "R"};
     const std::array bounds{claims.total, claims.oracle, claims.regret};
-    for (size_t k = 0; k < 3; ++k) findings_.push_back({names[k], Verdict::Holds, bounds[k], 0, "", {}});
-    if (class_.kind == ClassKind::ulp) findings_.push_back({"ulp", Verdict::Holds, class_.bound, 0, "", {}});
+    for (size_t k = 0; k < 3; ++k) findings_.push_back({names[k], Verdict::Holds, bounds[k]});
+    if (class_.kind == ClassKind::ulp) findings_.push_back({"ulp", Verdict::Holds, class_.bound});
     seen_.resize(findings_.size()), at_.resize(findings_.size()), suspects_.resize(findings_.size()),
         shown_.resize(findings_.size()), shown_at_.resize(findings_.size());
     found_ = {claims.found_total, claims.found_oracle, claims.found_regret};
@@ -520,7 +520,7 @@ class Enumeration {
     const auto allowed = [&](double oracle, double outward) {
       return std::nextafter(std::nextafter(ratio * oracle, outward) + room, outward);
     };
-    Finding finding{"class", Verdict::Holds, allowed(seen_[1], 0), total.claim, "", {}};
+    Finding finding{"class", Verdict::Holds, allowed(seen_[1], 0), total.claim};
     if (seen_[0] > allowed(findings_[1].proven, kInfinity)) {
       finding.verdict = Verdict::Violated;
       finding.witness = furthest_from_g(0);

@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <numbers>
 #include <utility>
 #include <vector>
+
+#include "validation/limits.h"
 
 namespace outgrad::validation {
 namespace {
@@ -45,7 +46,7 @@ const std::array<Interval, kDegree + 1>& nodes() {
 
 // The least bound, or the first that is small enough.
 double truncation(const AnalyticFunction& error, double middle, double radius, double enough) {
-  double least = std::numeric_limits<double>::infinity();
+  double least = kInfinity;
   for (const double q : kEllipses) {
     const double disc = (Interval(radius) * (Interval(q) + Interval(1) / q) * 0.5).upper();
     const double bound = error.disc_bound(middle, disc);
@@ -135,7 +136,7 @@ SupNorm bound_sup_norm(const AnalyticFunction& error, double low, double high, d
       if (++intervals < kMaxIntervals && a < middle && middle < b) {
         pending.insert(pending.end(), {{a, middle}, {middle, b}});
       } else {
-        result.proven = std::numeric_limits<double>::infinity();
+        result.proven = kInfinity;
         if (result.verdict == Verdict::Holds) result.verdict = Verdict::Undecided, result.at = middle;
       }
     };

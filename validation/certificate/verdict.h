@@ -29,8 +29,8 @@ struct Finding {
   Verdict verdict = Verdict::Undecided;
   double claim = 0;
   double proven = 0;
-  std::string why;  // what was proved, or what went wrong and where
-  std::optional<Witness> witness;
+  std::string why = {};  // what was proved, or what went wrong and where
+  std::optional<Witness> witness = {};
 };
 
 }  // namespace outgrad::validation
