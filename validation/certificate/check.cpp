@@ -58,9 +58,7 @@ class Conditions {
   std::string failed_, open_;
 };
 
-bool same_bits(float a, float b) {
-  return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
-}
+bool same_bits(float a, float b) { return kernels::bits_of(a) == kernels::bits_of(b); }
 
 // The low bits of fma(v, scale, bias) number the rows, for v from low to high.
 struct RowNumbers {
@@ -334,34 +332,28 @@ CheckReport prove(const Header& h, Findings wanted, std::atomic<int>& done) {
     add([&] { return prove_code_range(h); });
     add([&] { return prove_coded_gradient(h); });
     add([&] { return prove_codes(h); });
-    return report;
   } else if constexpr (std::is_same_v<Header, Fp8Header>) {
     add([&] { return prove_fp8_extrema(h); });
     add([&] { return prove_fp8_gradient(h); });
     add([&] { return prove_fp8_room(h); });
     for (const char* format : {"sign", "e4m3", "e5m2", "int8", "mxfp4", "nvfp4"})
       add([&] { return prove_fp8_totals(h, format); });
-    return report;
   } else if constexpr (std::is_same_v<Header, TableHeader>) {
     add([&] { return prove_storage(h); });
-    return report;
   } else {
     add([&] { return prove_fit(h, h.bound_a, wanted); });
-  }
-  if constexpr (std::is_same_v<Header, RoundedForwardHeader>) {
-    add([&] { return prove_fit(h, h.bound_core, wanted, true); });
-    add([&] { return prove_rounded(h); });
-  }
-  if constexpr (std::is_same_v<Header, BackwardHeader>) {
-    if (h.masked && !h.of_product()) add([&] { return prove_coordinate(h, h.bound_k); });
-    add([&] { return prove_rounding(h, h.bound_b); });
-    // kA of the class rel is no absolute error.
-    if (h.format == "f32" && !h.accuracy.starts_with("rel:")) add([&] { return prove_row_claims(h); });
-    if (h.format != "f32") add([&] { return prove_storage(h); });
-    if (h.of_product()) add([&] { return prove_product(h); });
-  }
-  if constexpr (!std::is_same_v<Header, TableHeader> && !std::is_same_v<Header, CodeHeader> &&
-                !std::is_same_v<Header, Fp8Header>) {
+    if constexpr (std::is_same_v<Header, RoundedForwardHeader>) {
+      add([&] { return prove_fit(h, h.bound_core, wanted, true); });
+      add([&] { return prove_rounded(h); });
+    }
+    if constexpr (std::is_same_v<Header, BackwardHeader>) {
+      if (h.masked && !h.of_product()) add([&] { return prove_coordinate(h, h.bound_k); });
+      add([&] { return prove_rounding(h, h.bound_b); });
+      // kA of the class rel is no absolute error.
+      if (h.format == "f32" && !h.accuracy.starts_with("rel:")) add([&] { return prove_row_claims(h); });
+      if (h.format != "f32") add([&] { return prove_storage(h); });
+      if (h.of_product()) add([&] { return prove_product(h); });
+    }
     add([&] {
       const std::optional<Finding> found = prove_found(h);
       return found ? std::vector{*found} : std::vector<Finding>{};

@@ -11,10 +11,10 @@
 namespace outgrad::validation {
 namespace {
 
-std::uint32_t bits(float v) { return std::bit_cast<std::uint32_t>(v); }
+using kernels::bits_of;
 
 int left_row(const BackwardHeader& h, float z) {
-  const int step = static_cast<int>((bits(z) & 0x7fffffffu) >> (23 - h.left_bits));
+  const int step = static_cast<int>((bits_of(z) & 0x7fffffffu) >> (23 - h.left_bits));
   return (h.left_row + std::max(((step + std::max(step, h.left_knee)) >> 1) - h.left_base, 0)) & (h.rows - 1);
 }
 
@@ -35,7 +35,7 @@ void cut(std::vector<Cell>& cells, const Cell& whole, int most, auto&& key, auto
 }
 
 int low_bits(float index, int rows) {
-  return static_cast<int>(bits(index) & static_cast<std::uint32_t>(rows - 1));
+  return static_cast<int>(bits_of(index) & static_cast<std::uint32_t>(rows - 1));
 }
 
 int core_row(const BackwardHeader& h, float v) {
@@ -55,7 +55,7 @@ float deployed_compensated(const ForwardHeader& h, std::span<const float> row, f
 }  // namespace
 
 std::int64_t float_order(float v) {
-  const std::uint32_t magnitude = bits(v) & 0x7fffffffu;
+  const std::uint32_t magnitude = bits_of(v) & 0x7fffffffu;
   return std::signbit(v) ? -static_cast<std::int64_t>(magnitude) : static_cast<std::int64_t>(magnitude);
 }
 
@@ -74,6 +74,12 @@ float deployed_s(const BackwardHeader& h, float y, bool m) {
   float s = m ? root : -root;
   if (!h.has_left) s = s < h.s_min ? h.s_min : s;
   return s;
+}
+
+Interval exact_root(const BackwardHeader& h, float y) {
+  return sqrt(
+      maximum(Interval(std::min(y, h.y_max)) - static_cast<double>(h.y_hi) - static_cast<double>(h.y_lo),
+              static_cast<double>(h.t_min)));
 }
 
 std::pair<float, float> core_range(const BackwardHeader& h) {
@@ -133,9 +139,12 @@ float deployed_row(std::span<const float> row, int degree, float v, int scheme, 
   return degree == 0 ? p : std::fma(p, u, c[0]);
 }
 
-float deployed_gradient(const BackwardHeader& h, float y, bool m) {
-  const Selection selection = deployed_selection(h, y, m);
+float deployed_row(const BackwardHeader& h, const Selection& selection) {
   return deployed_row(h.table.row(selection.row), h.degree, selection.v, h.scheme, h.centred, h.two_word);
+}
+
+float deployed_gradient(const BackwardHeader& h, float y, bool m) {
+  return deployed_row(h, deployed_selection(h, y, m));
 }
 
 float deployed_entry(const TableHeader& h, std::uint32_t code, bool m) {

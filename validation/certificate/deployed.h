@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "validation/certificate/header_reader.h"
+#include "validation/exact/mp.h"
 
 namespace outgrad::validation {
 
@@ -55,6 +56,8 @@ float float_at(std::int64_t order);
 bool in_right_segment(const BackwardHeader& h, float v);
 /// Masked: s, clamped. Unmasked: y, clamped.
 float deployed_s(const BackwardHeader& h, float y, bool m);
+/// The |s| of a masked header in exact arithmetic, not clamped to s_min.
+Interval exact_root(const BackwardHeader& h, float y);
 /// The least and the greatest s (unmasked: y) that select rows outside the left segment.
 std::pair<float, float> core_range(const BackwardHeader& h);
 Selection deployed_selection(const BackwardHeader& h, float y, bool m);
@@ -62,6 +65,8 @@ Selection deployed_selection(const BackwardHeader& h, float y, bool m);
 inline constexpr int kHorner = 0, kEstrin = 1, kEvenOdd = 2;
 float deployed_row(std::span<const float> row, int degree, float v, int scheme = kHorner, bool centred = true,
                    bool two_word = false);
+/// What the selected row gives.
+float deployed_row(const BackwardHeader& h, const Selection& selection);
 float deployed_gradient(const BackwardHeader& h, float y, bool m);
 float deployed_forward(const ForwardHeader& h, float x);
 

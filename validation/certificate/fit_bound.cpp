@@ -548,7 +548,11 @@ double scale_of(const BackwardHeader& h, const Cell& cell) {
   return std::max(std::fabs(low), std::fabs(high));
 }
 
-double scale_of(const Cell& cell) { return std::max(std::fabs(cell.low), std::fabs(cell.high)); }
+template <class Forward>
+std::optional<Interval> forward_error_at(const Forward& h, const Cell& cell, double x) {
+  const double scale = std::max(std::fabs(cell.low), std::fabs(cell.high));
+  return holds(cell, x, scale) ? std::optional(error_of(h, cell).at(x)) : std::nullopt;
+}
 
 }  // namespace
 
@@ -590,11 +594,11 @@ std::optional<Interval> fit_error_at(const BackwardHeader& h, const Cell& cell, 
 }
 
 std::optional<Interval> fit_error_at(const ForwardHeader& h, const Cell& cell, double x) {
-  return holds(cell, x, scale_of(cell)) ? std::optional(error_of(h, cell).at(x)) : std::nullopt;
+  return forward_error_at(h, cell, x);
 }
 
 std::optional<Interval> fit_error_at(const RoundedForwardHeader& h, const Cell& cell, double x) {
-  return holds(cell, x, scale_of(cell)) ? std::optional(error_of(h, cell).at(x)) : std::nullopt;
+  return forward_error_at(h, cell, x);
 }
 
 Finding prove_fit(const BackwardHeader& h, double claim, Findings wanted) {

@@ -39,12 +39,8 @@ Interval gradient_of_coordinate(const BackwardHeader& h, float y, bool m) {
     const Formula& formula = selection.v < 0 ? activation.formulas().front() : activation.formulas().back();
     return formula.f.at<1>(formula.inverse(v))[1];
   }
-  Interval root = sqrt(maximum(v - activation.y_star(), 0));
-  if (selection.coordinate == Coordinate::root) {
-    root = sqrt(
-        maximum(Interval(std::min(y, h.y_max)) - static_cast<double>(h.y_hi) - static_cast<double>(h.y_lo),
-                static_cast<double>(h.t_min)));
-  }
+  const Interval root =
+      selection.coordinate == Coordinate::root ? exact_root(h, y) : sqrt(maximum(v - activation.y_star(), 0));
   return activation.only().f.at<1>(activation.inverse_signed_root(m ? root : -root))[1];
 }
 

@@ -87,9 +87,7 @@ class Quotients {
     if (low.row != high.row || low.coordinate != high.coordinate) return {};
     const auto coordinate = [&](float y, const Selection& selection) -> Interval {
       if (selection.coordinate != Coordinate::root) return static_cast<double>(selection.v);
-      const Interval root = sqrt(maximum(
-          Interval(std::min(y, h_.y_max)) - static_cast<double>(h_.y_hi) - static_cast<double>(h_.y_lo),
-          static_cast<double>(h_.t_min)));
+      const Interval root = exact_root(h_, y);
       if (m) return root;
       return h_.has_left ? -root : maximum(-root, static_cast<double>(h_.s_min));
     };

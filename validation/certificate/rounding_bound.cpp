@@ -165,7 +165,7 @@ class Analysis {
       : h_(h), grid_(h.format), cells_(backward_cells(h)), finding_{"B", Verdict::Holds, claim} {}
 
   Finding run() {
-    if (h_.masked) first_grid_points();
+    first_grid_points([&](float y, bool m) { enumerate_precisely(y, m); });
     if (carrier_of(h_.format) == "f16") {
       enumerate_format<kernels::F16>();
     } else if (carrier_of(h_.format) == "bf16") {
@@ -217,8 +217,7 @@ class Analysis {
     }
     if (h_.two_word) p += row[h_.degree + 2];
     const double slack = 0x1p-50 * (terms * (h_.degree + 2) + slope * (std::fabs(v) + std::fabs(u)));
-    const double error =
-        std::fabs(deployed_row(row, h_.degree, selection.v, h_.scheme, h_.centred, h_.two_word) - p);
+    const double error = std::fabs(deployed_row(h_, selection) - p);
     record(y, m, error - slack, error + slack, p);
   }
 
@@ -229,30 +228,20 @@ class Analysis {
     record(y, m, error.mignitude(), error.magnitude(), p.middle());
   }
 
-  Evaluated exact_point(float y, bool m) const {
-    const auto [p, error] = enclosed(y, m);
-    return {{p.lower(), p.upper()}, error.magnitude(), error.magnitude()};
-  }
-
   // p at one y, and the deployed value less that.
   std::pair<Interval, Interval> enclosed(float y, bool m) const {
     const Selection selection = deployed_selection(h_, y, m);
     const auto row = h_.table.row(selection.row);
     Interval v = static_cast<double>(selection.v);
     if (selection.coordinate == Coordinate::root) {
-      const Interval t = maximum(
-          Interval(std::min(y, h_.y_max)) - static_cast<double>(h_.y_hi) - static_cast<double>(h_.y_lo),
-          static_cast<double>(h_.t_min));
-      v = m ? sqrt(t) : -sqrt(t);
+      v = m ? exact_root(h_, y) : -exact_root(h_, y);
       if (!h_.has_left) v = maximum(v, static_cast<double>(h_.s_min));
     }
     const Interval u = v - centre(row);
     Interval p = static_cast<double>(row[h_.degree + 1]);
     for (int word = h_.degree; word >= 1; --word) p = p * u + static_cast<double>(row[word]);
     if (h_.two_word) p = p + static_cast<double>(row[h_.degree + 2]);
-    return {p, Interval(static_cast<double>(
-                   deployed_row(row, h_.degree, selection.v, h_.scheme, h_.centred, h_.two_word))) -
-                   p};
+    return {p, Interval(static_cast<double>(deployed_row(h_, selection))) - p};
   }
 
   // At one y the error lies in [least, most].
@@ -286,18 +275,14 @@ class Analysis {
     const auto consider = [&](double measured) {  // a maximum would drop what is not a number
       finding_.proven = std::isnan(measured) ? kInfinity : std::max(finding_.proven, measured * kOwnRounding);
     };
-    std::int64_t begin = float_order(h_.y_min);
-    if (h_.masked) {
-      begin = float_order(h_.y_hi) - kFirstGridPoints / 4;
-      first_after_ = begin + kFirstGridPoints;
-      for (; begin < first_after_; ++begin) {
-        for (const bool m : {false, true})
-          consider(value(deployed_selection(h_, float_at(begin), m).row, exact_point(float_at(begin), m)));
-      }
-    }
+    first_grid_points([&](float y, bool m) {
+      const auto [p, error] = enclosed(y, m);
+      consider(value(deployed_selection(h_, y, m).row,
+                     {{p.lower(), p.upper()}, error.magnitude(), error.magnitude()}));
+    });
     for (const bool m : {false, true}) {
       if (!m && !h_.masked) continue;
-      std::vector<std::pair<std::int64_t, std::int64_t>> pending{{begin, last_order(m)}};
+      std::vector<std::pair<std::int64_t, std::int64_t>> pending{{first_range(), last_order(m)}};
       while (!pending.empty()) {
         const auto [a, b] = pending.back();
         pending.pop_back();
@@ -384,17 +369,19 @@ class Analysis {
     }
   }
 
-  void first_grid_points() {
-    const std::int64_t first = float_order(h_.y_hi) - kFirstGridPoints / 4;
-    first_after_ = first + kFirstGridPoints;
-    for (std::int64_t i = first; i < first_after_; ++i) {
-      enumerate_precisely(float_at(i), false);
-      enumerate_precisely(float_at(i), true);
+  // Where the ranges begin: behind the first grid points, which masked headers have around y_c.
+  std::int64_t first_range() const {
+    return h_.masked ? float_order(h_.y_hi) - kFirstGridPoints / 4 + kFirstGridPoints : float_order(h_.y_min);
+  }
+  void first_grid_points(const auto& see) {
+    if (!h_.masked) return;
+    for (std::int64_t i = first_range() - kFirstGridPoints; i < first_range(); ++i) {
+      for (const bool m : {false, true}) see(float_at(i), m);
     }
   }
 
   void analyse_branch(bool m) {
-    const std::int64_t first = h_.masked ? first_after_ : float_order(h_.y_min), last = last_order(m);
+    const std::int64_t first = first_range(), last = last_order(m);
     std::vector<std::pair<std::int64_t, std::int64_t>> pending;
     if (first <= last) pending.emplace_back(first, last);
     while (!pending.empty()) {
@@ -433,7 +420,6 @@ class Analysis {
   StoredGrid grid_;
   std::vector<Cell> cells_;
   Finding finding_;
-  std::int64_t first_after_ = 0;
   long ranges_ = 0, evaluations_ = 0, refutations_ = 0;
   double largest_ = 0, at_ = 0;
 };
