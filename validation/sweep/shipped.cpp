@@ -32,68 +32,58 @@ constexpr const FloatFormat& format_of() {
 }
 
 /// The header must be of the function that is swept for its activation.
-template <class Fit>
+template <class Header>
 const SweptActivation& activation_of_header() {
-  const SweptActivation* const activation = swept_activation(Fit::kActivation);
-  if (!activation || !(Function::parse(activation->function) == Function::parse(Fit::kFunction)) ||
-      activation->masked() != Fit::kMasked) {
-    throw std::logic_error(
-        fmt::format("{}: '{}' is not the {} that is swept", Fit::kName, Fit::kFunction, Fit::kActivation));
-  }
+  const SweptActivation* const activation = swept_activation(Header::kActivation);
+  bool same = activation && Function::parse(activation->function) == Function::parse(Header::kFunction);
+  if constexpr (requires { Header::kMasked; }) same = same && activation->masked() == Header::kMasked;
+  if (!same)
+    throw std::logic_error(fmt::format("{}: '{}' is not the {} that is swept", Header::kName,
+                                       Header::kFunction, Header::kActivation));
   return *activation;
 }
 
 template <class Fit>
-using DeployedGelu = typename kernels::tuned::GeluBackward<StorageOf<Fit>>::Fit;
+constexpr bool kIsGelu = std::string_view("gelu") == Fit::kActivation;
+
+/// Of GELU, which has several fits of a format; the others' are all deployed.
+template <class Fit>
+constexpr bool is_deployed() {
+  if constexpr (kIsGelu<Fit>)
+    return std::is_same_v<Fit, typename kernels::tuned::GeluBackward<StorageOf<Fit>>::Fit>;
+  return true;
+}
 
 template <class Fit>
 Subject make() {
+  using T = StorageOf<Fit>;
   const SweptActivation& activation = activation_of_header<Fit>();
-  if constexpr (std::string_view("gelu") == Fit::kActivation) {
-    Subject subject =
-        make_subject<Fit, typename kernels::tuned::GeluForward<StorageOf<Fit>>::Fit, StorageOf<Fit>>(
-            format_of<Fit>());
-    subject.deployed = std::is_same_v<Fit, DeployedGelu<Fit>>;
-    return subject;
-  } else {
-    Subject subject = [&] {
-      if constexpr (std::is_same_v<StorageOf<Fit>, float>) {
-        return make_subject<Fit, kernels::ForwardFitOf<Fit, float>, float>(kF32, activation);
-      } else {
-        return make_backward_subject<Fit, StorageOf<Fit>>(format_of<Fit>(), activation);
-      }
-    }();
-    subject.deployed = true;
-    return subject;
-  }
+  Subject subject = [&] {
+    if constexpr (kIsGelu<Fit>) {
+      return make_subject<Fit, typename kernels::tuned::GeluForward<T>::Fit, T>(format_of<Fit>());
+    } else if constexpr (std::is_same_v<T, float>) {
+      return make_subject<Fit, kernels::ForwardFitOf<Fit, float>, float>(kF32, activation);
+    } else {
+      return make_backward_subject<Fit, T>(format_of<Fit>(), activation);
+    }
+  }();
+  subject.deployed = is_deployed<Fit>();
+  return subject;
 }
 
 template <class Fit>
 void add(std::vector<Shipped>& list) {
   if constexpr (Fit::kFormat == kF32.name || Fit::kFormat == kF16.name || Fit::kFormat == kBf16.name) {
-    bool deployed = true;
-    if constexpr (std::string_view("gelu") == Fit::kActivation)
-      deployed = std::is_same_v<Fit, DeployedGelu<Fit>>;
-    list.push_back(
-        {&activation_of_header<Fit>(), Fit::kFormat, Fit::kName, Fit::kName, deployed, false, make<Fit>});
+    list.push_back({&activation_of_header<Fit>(), Fit::kFormat, Fit::kName, Fit::kName, is_deployed<Fit>(),
+                    false, make<Fit>});
   }
-}
-
-// An activation's header of codes or of few bits must be of the function that is swept for its name.
-template <class Header>
-const SweptActivation& activation_of_store() {
-  const SweptActivation* const activation = swept_activation(Header::kActivation);
-  if (!activation || !(Function::parse(activation->function) == Function::parse(Header::kFunction)))
-    throw std::logic_error(
-        fmt::format("'{}' is not the {} that is swept", Header::kFunction, Header::kActivation));
-  return *activation;
 }
 
 // The stores of a header that serves several formats.
 template <class Header>
 void add_stores(std::vector<Shipped>& list, const FloatFormat& format,
                 Subject (*make)(int activation, const FloatFormat& format)) {
-  list.push_back({&activation_of_store<Header>(), std::string(format.name), Header::kName,
+  list.push_back({&activation_of_header<Header>(), std::string(format.name), Header::kName,
                   fmt::format("{}_{}", Header::kName, format.name), false, true,
                   [make, format] { return make(detail::activation_number(Header::kActivation), format); }});
 }

@@ -50,19 +50,16 @@ namespace detail {
 // Any schedule gives the same bits. A sweep runs one block per thread.
 inline constexpr kernels::CpuSchedule kSweepSchedule{
     .threads = 1, .vector_bits = kernels::kBestVectorBits, .unroll = 2};
-inline constexpr std::int64_t kLargestBlock = 4096;
 
-/// The words of a fit's table, which has rows or entries.
-template <class Fit>
-void add_table(Fingerprint& fingerprint) {
-  static constexpr auto kTable = kernels::table_of<Fit>();
-  if constexpr (kernels::kIsDirect<Fit>) {
-    for (const auto entry : kTable.w) {
-      const auto word = static_cast<float>(entry);  // 16 bits, so this is exact
+/// The words of a table, which has rows or entries.
+void add_table(Fingerprint& fingerprint, const auto& table) {
+  for (const auto& row : table.w) {
+    if constexpr (std::is_array_v<std::remove_cvref_t<decltype(row)>>) {
+      fingerprint.add(row, std::size(row));
+    } else {
+      const auto word = static_cast<float>(row);  // 16 bits, so this is exact
       fingerprint.add(&word, 1);
     }
-  } else {
-    for (const auto& row : kTable.w) fingerprint.add(row, std::size(row));
   }
 }
 
@@ -75,12 +72,8 @@ std::vector<Claim> claims_of() {
     claims.push_back({Claim::kOracle, Fit::kO});
   } else if constexpr (requires { Fit::kB; }) {
     // Between f' at y itself and the kernel lies what the header bounds: of each row A + B where it says so.
-    double evaluation = 0;
-    if constexpr (requires { Fit::kAB; }) {
-      evaluation = Fit::kAB;
-    } else {
-      evaluation = Fit::kA + Fit::kB;
-    }
+    double evaluation = Fit::kA + Fit::kB;
+    if constexpr (requires { Fit::kAB; }) evaluation = Fit::kAB;
     if constexpr (requires { Fit::kK; }) evaluation += Fit::kK;
     claims.push_back({Claim::kEvaluation, std::nextafter(evaluation, 2.0)});
   }
@@ -89,23 +82,19 @@ std::vector<Claim> claims_of() {
 
 /// Whether the compiled library runs this fit for y in its format.
 template <class Fit, class T>
-constexpr bool ships() {
-  return []<class... Each>(kernels::FitList<Each...>) {
-    return (std::is_same_v<Fit, Each> || ...);
-  }(typename kernels::ActivationFits<T>::Type{});
-}
-template <class Fit, class T>
-inline constexpr bool kShips = ships<Fit, T>();
+inline constexpr bool kShips = []<class... Each>(kernels::FitList<Each...>) {
+  return (std::is_same_v<Fit, Each> || ...);
+}(typename kernels::ActivationFits<T>::Type{});
 
 /// The format whose numbers a y has that carries its branch, or its own.
 template <class Y>
-auto number_of() {
-  if constexpr (kernels::CarriesBranch<Y>) {
-    return typename kernels::Format<Y>::Carrier{};
-  } else {
-    return Y{};
-  }
-}
+struct NumberOf {
+  using Type = Y;
+};
+template <kernels::CarriesBranch Y>
+struct NumberOf<Y> {
+  using Type = typename kernels::Format<Y>::Carrier;
+};
 
 /// f' in fp32 at y, by the kernels' body of one element, whose bits all kernels have. Y is the format of y,
 /// or float.
@@ -120,7 +109,7 @@ float derivative_at(const Y& y, bool m) {
 /// The same for n values and their mask. It looks up what has 16 bits: a sweep asks for each y many times.
 template <class Fit, class Y>
 void derivatives(const float* y, const std::uint32_t* mask, float* g, std::int64_t n) {
-  using Number = decltype(number_of<Y>());
+  using Number = typename NumberOf<Y>::Type;
   constexpr std::size_t kCodes = std::size_t{1} << 16;
   constexpr bool kOfNumbersAlone = kernels::CarriesBranch<Y> || kernels::kIsDirect<Fit>;
   static const std::vector<float> of_all = [] {
@@ -140,20 +129,16 @@ void derivatives(const float* y, const std::uint32_t* mask, float* g, std::int64
   }
 }
 
-/// A backward kernel of y and dy in T, over floats that are such values.
+/// Floats that are values of T, as these; and back.
 template <class T>
-decltype(Subject::backward) over_floats(void (*kernel)(const T* dy, const T* y, const std::uint32_t* mask,
-                                                       T* dx, std::int64_t n)) {
-  return [kernel](const float* dy, const float* y, const std::uint32_t* mask, float* dx, std::int64_t n) {
-    alignas(64) T stored[kLargestBlock], result[kLargestBlock];
-    for (std::int64_t begin = 0; begin < n; begin += kLargestBlock) {
-      const std::int64_t count = std::min(kLargestBlock, n - begin);
-      std::transform(y + begin, y + begin + count, stored, [](float v) { return kernels::narrow<T>(v); });
-      std::transform(dy + begin, dy + begin + count, result, [](float v) { return kernels::narrow<T>(v); });
-      kernel(result, stored, mask + begin / 32, result, count);
-      std::transform(result, result + count, dx + begin, [](T v) { return kernels::widen(v); });
-    }
-  };
+std::vector<T> narrowed(const float* values, std::int64_t n) {
+  std::vector<T> result(static_cast<std::size_t>(n));
+  std::transform(values, values + n, result.begin(), [](float v) { return kernels::narrow<T>(v); });
+  return result;
+}
+template <class T>
+void widen_all(const std::vector<T>& values, float* to) {
+  std::transform(values.begin(), values.end(), to, [](T v) { return kernels::widen(v); });
 }
 
 /// The backward of a fit: the compiled library's where it runs this fit, else the host kernel.
@@ -162,14 +147,13 @@ decltype(Subject::backward) backward_of(const FloatFormat& format) {
   if constexpr (kShips<Fit, T>) {
     return library_backward(activation_number(Fit::kActivation), format);
   } else {
-    constexpr auto kKernel = [](const T* dy, const T* y, const std::uint32_t* mask, T* dx, std::int64_t n) {
-      kernels::activation_backward<Fit, T, kSweepSchedule>(dy, y, mask, dx, n);
+    return [](const float* dy, const float* y, const std::uint32_t* mask, float* dx, std::int64_t n) {
+      const std::vector<T> stored = narrowed<T>(y, n);
+      std::vector<T> gradients = narrowed<T>(dy, n);
+      kernels::activation_backward<Fit, T, kSweepSchedule>(gradients.data(), stored.data(), mask,
+                                                           gradients.data(), n);
+      widen_all(gradients, dx);
     };
-    if constexpr (std::is_same_v<T, float>) {
-      return kKernel;
-    } else {
-      return over_floats<T>(kKernel);
-    }
   }
 }
 
@@ -194,13 +178,9 @@ void gelu_forward_of(const float* x, float* y, std::uint32_t* mask, std::int64_t
              v != v;
     };
     if (!std::all_of(x, x + n, is_stored)) return fused_forward<Forward, T, kSweepSchedule>(x, y, mask, n);
-    alignas(64) T buffer[kLargestBlock];
-    for (std::int64_t begin = 0; begin < n; begin += kLargestBlock) {
-      const std::int64_t count = std::min(kLargestBlock, n - begin);
-      std::transform(x + begin, x + begin + count, buffer, [](float v) { return kernels::narrow<T>(v); });
-      kernels::gelu_forward<Forward, T, kSweepSchedule>(buffer, buffer, mask + begin / 32, count);
-      std::transform(buffer, buffer + count, y + begin, [](T v) { return kernels::widen(v); });
-    }
+    std::vector<T> buffer = narrowed<T>(x, n);
+    kernels::gelu_forward<Forward, T, kSweepSchedule>(buffer.data(), buffer.data(), mask, n);
+    widen_all(buffer, y);
   }
 }
 
@@ -226,7 +206,8 @@ Subject make_backward_subject(const FloatFormat& format, const SweptActivation& 
     if (!Fit::kExactLimits) subject.limit_error = Fit::kA + Fit::kB;
   }
   Fingerprint fingerprint;
-  detail::add_table<Fit>(fingerprint);
+  static constexpr auto kTable = kernels::table_of<Fit>();
+  detail::add_table(fingerprint, kTable);
   subject.identity = identity_of(subject, fingerprint);
   return subject;
 }
@@ -244,12 +225,13 @@ Subject make_subject(const FloatFormat& format, const SweptActivation& activatio
     subject.forward = detail::library_forward(activation);
   }
   Fingerprint fingerprint;
-  detail::add_table<Fit>(fingerprint);
+  static constexpr auto kTable = kernels::table_of<Fit>();
   static constexpr auto kRows = Forward::table();
-  for (const auto& row : kRows.w) fingerprint.add(row, std::size(row));
+  detail::add_table(fingerprint, kTable);
+  detail::add_table(fingerprint, kRows);
   if constexpr (requires { Forward::tail(); }) {
     static constexpr auto kTail = Forward::tail();
-    for (const auto& row : kTail.w) fingerprint.add(row, std::size(row));
+    detail::add_table(fingerprint, kTail);
   }
   subject.identity = identity_of(subject, fingerprint);
   return subject;
