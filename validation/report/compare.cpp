@@ -10,14 +10,13 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <tuple>
 #include <utility>
 
-#include "autotune/records/database.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/json_node.h"
 #include "kernels/support/statistics.h"
+#include "validation/report/results.h"
 
 namespace outgrad::validation {
 namespace {
@@ -124,26 +123,17 @@ void read_store_bench(const Node& node, ComparedFile& result) {
 /// The winner of the latest run on each problem; GB/s stand beside it as they are, without an interval.
 ComparedFile read_tuning(const std::string& file) {
   const autotune::Database database = autotune::load_database(file);
-  using Problem = std::tuple<std::string, std::string, std::string>;
-  std::map<Problem, std::vector<const autotune::Record*>> all;
-  for (const autotune::Record& record : database.records) {
-    if (!record.is_of_a_variant()) continue;
-    const std::string size =
-        record.cols > 0 ? fmt::format("{}x{}", record.rows, record.cols) : fmt::format("{}", record.elements);
-    all[{record.kernel, record.format, size}].push_back(&record);
-  }
-  if (all.empty()) throw kernels::SpecError(file, "line 1", "has no records of the tuner");
+  const std::vector<TunedRun> runs = latest_runs(database);
+  if (runs.empty()) throw kernels::SpecError(file, "line 1", "has no records of the tuner");
   ComparedFile result{.file = file, .schema = "outgrad.tune/1", .subject = {}, .machine = {}, .figures = {}};
-  for (const auto& [problem, records] : all) {
-    const std::string& time = records.back()->run.time;
-    const auto won = std::find_if(records.rbegin(), records.rend(), [&](const autotune::Record* one) {
-      return one->run.time == time && one->winner.value_or(false) && one->speedup;
+  for (const auto& [kernel, format, size, records] : runs) {
+    const auto won = std::find_if(records.rbegin(), records.rend(), [](const autotune::Record* one) {
+      return one->winner.value_or(false) && one->speedup;
     });
     if (won == records.rend()) continue;
     const autotune::SpeedupRecord& ratio = *(*won)->speedup;
-    result.figures.push_back(
-        speed(fmt::format("{} {}, {}", std::get<1>(problem), std::get<0>(problem), std::get<2>(problem)),
-              "over default", ratio.median, ratio.low, ratio.high));
+    result.figures.push_back(speed(fmt::format("{} {}, {}", format, kernel, size), "over default",
+                                   ratio.median, ratio.low, ratio.high));
   }
   const auto& device = database.records.back().run.device;
   const nlohmann::json described = to_json(device);

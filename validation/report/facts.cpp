@@ -11,22 +11,12 @@
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/process.h"
+#include "validation/report/own_function.h"
 #include "validation/sweep/targets.h"
 
 namespace outgrad::validation {
 
 namespace {
-
-template <class Header>
-Json fact_of(const Header& header, const Results& results, const Json& more) {
-  Json fact{{"file", header.file}, {"origin", results.origin(header.file)}, {"name", header.name}};
-  fact.update(more);
-  return fact;
-}
-
-Json claims(const StorageClaims& storage) {
-  return {{"T", storage.total}, {"O", storage.oracle}, {"R", storage.regret}};
-}
 
 /// What the headers say of themselves, by kind.
 Json headers_of(const Results& results) {
@@ -34,8 +24,10 @@ Json headers_of(const Results& results) {
   for (const char* kind : {"backward", "tables", "forward", "rounded", "codes"})
     headers[kind] = Json::array();
   const auto bytes = [](const CoefficientTable& table) { return table.values.size() * sizeof(float); };
-  const auto add = [&](const char* kind, const auto& header, const Json& more) {
-    headers[kind].push_back(fact_of(header, results, more));
+  const auto add = [&](const char* kind, const HeaderNames& header, const Json& more) {
+    headers[kind].push_back(
+        {{"file", header.file}, {"origin", results.origin(header.file)}, {"name", header.name}});
+    headers[kind].back().update(more);
   };
   for (const BackwardHeader& h : results.backward) {
     add("backward", h,
@@ -49,10 +41,10 @@ Json headers_of(const Results& results) {
          {"K", h.bound_k},
          {"B", h.bound_b},
          {"AB", h.bound_ab},
-         {"storage", claims(h.storage)}});
+         {"storage", storage_claims(h.storage)}});
   }
   for (const TableHeader& h : results.tables)
-    add("tables", h, {{"format", h.format}, {"storage", claims(h.storage)}});
+    add("tables", h, {{"format", h.format}, {"storage", storage_claims(h.storage)}});
   for (const ForwardHeader& h : results.forward) {
     add("forward", h,
         {{"degree", h.degree},

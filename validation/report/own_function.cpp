@@ -109,8 +109,6 @@ Json input(const FoundInput& found) {
   return {{"y", found.at}, {"m", found.m}, {"log2_error", found.log2_error}};
 }
 
-Json storage_claims(const StorageClaims& s) { return {{"T", s.total}, {"O", s.oracle}, {"R", s.regret}}; }
-
 Json facts_of(const BackwardHeader& h) {
   if (h.of_product())
     throw kernels::SpecError(h.file, "kProduct", "is of a quotient, whose y are no list that could be shown");
@@ -165,6 +163,8 @@ Json described(const H& h) {
 }
 
 }  // namespace
+
+Json storage_claims(const StorageClaims& s) { return {{"T", s.total}, {"O", s.oracle}, {"R", s.regret}}; }
 
 Json own_function(const Header& header, bool proves) {
   return std::visit(

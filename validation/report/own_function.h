@@ -9,6 +9,9 @@ namespace outgrad::validation {
 
 inline constexpr const char* kOwnSchema = "outgrad.own/1";
 
+/// T, O and R.
+Json storage_claims(const StorageClaims& claims);
+
 /// Of a backward header or a direct table: its function, claims and cost; per branch, over y, the g that it
 /// computes, the middle of the f' that y stands for, the row, and between what g - f' lies, thinned so that
 /// no extreme is lost; and the stored y next to the worst, with the range of f' of each. Of f32, whose y are

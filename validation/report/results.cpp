@@ -257,32 +257,21 @@ CoqProof read_proof(const std::string& file) {
   return proof;
 }
 
-/// The database grows with every run. For each kernel, format and size only the run of the last line counts,
-/// whatever the clocks said; and for each variant only its last line, because a finalist has several. A line
-/// that is not a record causes a warning, as in the tuner itself.
+/// For each variant only its last line counts, because a finalist has several. A line that is not a record
+/// causes a warning, as in the tuner itself.
 void read_tuning(const std::string& file, Results& results) {
   const autotune::Database database = autotune::load_database(file);
   results.warnings.insert(results.warnings.end(), database.warnings.begin(), database.warnings.end());
-  using Problem = std::tuple<std::string, std::string, std::string>;
-  std::map<Problem, std::vector<const autotune::Record*>> all;
-  for (const autotune::Record& r : database.records) {
-    const std::string size = r.cols > 0       ? fmt::format("{}x{}", r.rows, r.cols)
-                             : r.elements > 0 ? fmt::format("{}", r.elements)
-                                              : "";
-    if (r.is_of_a_variant()) all[{r.kernel, r.format, size}].push_back(&r);
-  }
-  for (auto& [problem, records] : all) {
-    const std::string time = records.back()->run.time;
-    std::erase_if(records, [&](const autotune::Record* r) { return r->run.time != time; });
+  for (const TunedRun& run : latest_runs(database)) {
     std::map<std::string, const autotune::Record*> last;
-    for (const autotune::Record* r : records) last[r->variant] = r;
+    for (const autotune::Record* r : run.records) last[r->variant] = r;
     nlohmann::json listed = nlohmann::json::array();
-    for (const autotune::Record* r : records) {
+    for (const autotune::Record* r : run.records) {
       if (last[r->variant] != r) continue;
       nlohmann::json& record = listed.emplace_back(to_json(*r));
       for (const char* rounds : {"screening", "final"}) record.erase(rounds);  // many, and not shown
     }
-    results.tuned.push_back({{"file", file}, {"size", std::get<2>(problem)}, {"records", std::move(listed)}});
+    results.tuned.push_back({{"file", file}, {"size", run.size}, {"records", std::move(listed)}});
   }
 }
 
@@ -384,6 +373,26 @@ const T* find(const std::vector<T>& items, Predicate wanted) {
 }
 
 }  // namespace
+
+std::vector<TunedRun> latest_runs(const autotune::Database& database) {
+  std::map<std::tuple<std::string, std::string, std::string>, TunedRun> all;
+  for (const autotune::Record& r : database.records) {
+    if (!r.is_of_a_variant()) continue;
+    const std::string size = r.cols > 0       ? fmt::format("{}x{}", r.rows, r.cols)
+                             : r.elements > 0 ? fmt::format("{}", r.elements)
+                                              : "";
+    all.try_emplace({r.kernel, r.format, size}, TunedRun{r.kernel, r.format, size, {}})
+        .first->second.records.push_back(&r);
+  }
+  std::vector<TunedRun> runs;
+  for (auto& [problem, run] : all) {
+    std::erase_if(run.records, [time = run.records.back()->run.time](const autotune::Record* r) {
+      return r->run.time != time;
+    });
+    runs.push_back(std::move(run));
+  }
+  return runs;
+}
 
 bool Results::empty(bool without_headers) const {
   const bool no_headers =

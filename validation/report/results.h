@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "autotune/records/database.h"
 #include "validation/certificate/header_reader.h"
 
 namespace outgrad::validation {
@@ -93,6 +94,15 @@ struct Provenance {
   bool finished = true;  // false: the run was interrupted, or is at work
   std::vector<std::string> missing;  // what it was to make and has not, relative to the folder
 };
+
+/// The records of the latest run of the tuner on one kernel, format and size ("67108864", "4096x1024", "").
+struct TunedRun {
+  std::string kernel, format, size;
+  std::vector<const autotune::Record*> records;
+};
+/// In the order of these three. The database grows with every run, and only the run of the last line counts,
+/// whatever the clocks said.
+std::vector<TunedRun> latest_runs(const autotune::Database& database);
 
 struct Results {
   Provenance provenance;
