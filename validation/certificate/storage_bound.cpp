@@ -335,11 +335,10 @@ class Enumeration {
     const StorageClaims& claims = h.storage;
     const std::array names{"T", "O", "R"};
     const std::array bounds{claims.total, claims.oracle, claims.regret};
-    for (size_t k = 0; k < 3; ++k) findings_.push_back({names[k], Verdict::Holds, bounds[k]});
-    if (class_.kind == ClassKind::ulp) findings_.push_back({"ulp", Verdict::Holds, class_.bound});
-    seen_.resize(findings_.size()), at_.resize(findings_.size()), suspects_.resize(findings_.size()),
-        shown_.resize(findings_.size()), shown_at_.resize(findings_.size());
-    found_ = {claims.found_total, claims.found_oracle, claims.found_regret};
+    const std::array inputs{claims.found_total, claims.found_oracle, claims.found_regret};
+    for (size_t k = 0; k < 3; ++k)
+      figures_.push_back({.finding = {names[k], Verdict::Holds, bounds[k]}, .input = inputs[k]});
+    if (class_.kind == ClassKind::ulp) figures_.push_back({.finding = {"ulp", Verdict::Holds, class_.bound}});
   }
 
   std::vector<StoredGradient> list() {
@@ -354,82 +353,101 @@ class Enumeration {
       preimages_ = preimages_at_(scale);
       for (const Preimages::Stretch& stretch : preimages_->stretches()) judge_all(stretch);
     }
-    for (size_t k = 0; k < findings_.size(); ++k) conclude(k);
+    std::vector<Finding> findings;
+    for (size_t k = 0; k < figures_.size(); ++k) {
+      conclude(k);
+      findings.push_back(figures_[k].finding);
+    }
     if (class_.kind == ClassKind::stored || class_.kind == ClassKind::oracle)
-      findings_.push_back(judge_class());
-    return std::move(findings_);
+      findings.push_back(judge_class());
+    return findings;
   }
 
  private:
+  // T, O, R, or the class ulp.
+  struct Figure {
+    Finding finding;
+    FoundInput input = {};  // for T, O, R
+    Interval input_error = {};  // what it is there; 0 where no x is stored like this
+    std::vector<Suspect> suspects = {};  // where it seems largest
+    double seen = 0;  // what it certainly reaches,
+    Shown shown = {};  // the x that show it,
+    std::optional<Suspect> shown_at = {};  // and where
+    std::pair<double, bool> at = {};  // where the upper bound is largest
+  };
+
   void conclude(size_t k) {
-    Finding& finding = findings_[k];
+    Figure& figure = figures_[k];
+    Finding& finding = figure.finding;
     show(k);
-    if (seen_[k] > finding.claim) return refuted(k);
+    if (figure.seen > finding.claim) return refuted(k);
     if (!(finding.proven <= finding.claim)) {
       finding.verdict = Verdict::Undecided;
       finding.why = fmt::format(
           "not decided: at most {:.9g} at y = {:.9g}, m = {:d}; no x was found that shows more than {:.9g}",
-          finding.proven, at_[k].first, at_[k].second, seen_[k]);
+          finding.proven, figure.at.first, figure.at.second, figure.seen);
       return;
     }
     // T, O and R are claimed as what they are, not as bounds: the class, and comparisons of fits, rest on
     // them.
     const double absolute_room =
-        kAbsoluteRoom * std::min(1.0, 4 * largest_slope_) + (k == 2 ? kRegretRoom * seen_[1] : 0);
+        kAbsoluteRoom * std::min(1.0, 4 * largest_slope_) + (k == 2 ? kRegretRoom * figures_[1].seen : 0);
     if (k < kEnclosureRoom.size()) {
       const auto too_large = [&](double sup) {
         return finding.claim > sup * (1 + kEnclosureRoom[k]) + absolute_room;
       };
-      if (too_large(seen_[k])) {
+      if (too_large(figure.seen)) {
         finding.verdict = too_large(finding.proven) ? Verdict::Violated : Verdict::Undecided;
         finding.why = fmt::format("too large: {} is at most {:.9g}", finding.name, finding.proven);
         if (finding.verdict == Verdict::Violated) {
-          finding.witness = Witness{at_[k].first, finding.proven, finding.claim};
+          finding.witness = Witness{figure.at.first, finding.proven, finding.claim};
         } else {
-          finding.why += fmt::format(", and no x was found that shows more than {:.9g}", seen_[k]);
+          finding.why += fmt::format(", and no x was found that shows more than {:.9g}", figure.seen);
         }
         return;
       }
     }
-    if (k < found_.size() && found_[k].given && finding.claim > absolute_room) {
-      const std::string where = found_place(found_[k], masked_);
+    if (figure.input.given && finding.claim > absolute_room) {
+      const std::string where = found_place(figure.input, masked_);
       const FoundProblem problem =
-          found_problem(finding.name, found_[k], where, found_errors_[k], finding.claim);
+          found_problem(finding.name, figure.input, where, figure.input_error, finding.claim);
       if (problem.verdict != Verdict::Holds) {
         finding.verdict = problem.verdict;
         finding.why = problem.why;
         return;
       }
     }
-    finding.why = fmt::format("{} stored (y, m), largest at y = {:.9g}, m = {:d}", list_.size(), at_[k].first,
-                              at_[k].second);
+    finding.why = fmt::format("{} stored (y, m), largest at y = {:.9g}, m = {:d}", list_.size(),
+                              figure.at.first, figure.at.second);
     if (overflows_) finding.why += fmt::format(", for f(x) that {} does not store as NaN", format_);
     if (preimages_->activation().limited()) finding.why += fmt::format(", for |x| <= {}", kExpressionEnd);
   }
 
   // The largest error that an x shows.
   void show(size_t k) {
-    std::vector<Suspect>& suspects = suspects_[k];
+    Figure& figure = figures_[k];
+    std::vector<Suspect>& suspects = figure.suspects;
     std::sort(suspects.begin(), suspects.end(),
               [](const Suspect& a, const Suspect& b) { return a.seen > b.seen; });
     for (const Suspect& suspect : suspects) {
-      if (!(suspect.seen > seen_[k])) break;
+      if (!(suspect.seen > figure.seen)) break;
       const Shown shown = shown_by(suspect);
       const double error = error_of(shown, k);
       const double seen =
           k < kEnclosureRoom.size() ? error : (Interval(error) / ulp_at(format_, shown.middle)).lower();
-      if (seen > seen_[k]) seen_[k] = seen, shown_[k] = shown, shown_at_[k] = suspect;
+      if (seen > figure.seen) figure.seen = seen, figure.shown = shown, figure.shown_at = suspect;
     }
   }
 
   void refuted(size_t k) {
-    Finding& finding = findings_[k];
-    const Shown& shown = shown_[k];
-    const Suspect& at = *shown_at_[k];
+    Figure& figure = figures_[k];
+    Finding& finding = figure.finding;
+    const Shown& shown = figure.shown;
+    const Suspect& at = *figure.shown_at;
     finding.verdict = Verdict::Violated;
-    finding.witness = furthest_from_g(k);
-    finding.why = fmt::format("{} = {:.9g} at y = {:.9g}, m = {:d}, where g = {:.9g}", finding.name, seen_[k],
-                              at.y.value, at.m, at.g);
+    finding.witness = furthest_from_g(figure);
+    finding.why = fmt::format("{} = {:.9g} at y = {:.9g}, m = {:d}, where g = {:.9g}", finding.name,
+                              figure.seen, at.y.value, at.m, at.g);
     if (k == 0) {
       finding.why += fmt::format(" and f'({:.17g}) = {:.9g}", finding.witness->at, finding.witness->want);
     } else {
@@ -439,10 +457,10 @@ class Enumeration {
   }
 
   // The one of the two x that show the error which is further from g.
-  std::optional<Witness> furthest_from_g(size_t k) const {
-    if (!shown_at_[k]) return {};
-    const Shown& shown = shown_[k];
-    const double g = shown_at_[k]->g;
+  static std::optional<Witness> furthest_from_g(const Figure& figure) {
+    if (!figure.shown_at) return {};
+    const Shown& shown = figure.shown;
+    const double g = figure.shown_at->g;
     if (g - shown.slope_least.upper() > shown.slope_most.lower() - g)
       return Witness{shown.x_least, g, shown.slope_least.middle()};
     return Witness{shown.x_most, g, shown.slope_most.middle()};
@@ -514,22 +532,22 @@ class Enumeration {
 
   // T of the class against the least O that is shown, not against the header's.
   Finding judge_class() const {
-    const Finding& total = findings_[0];
+    const Figure &total = figures_[0], &oracle = figures_[1];
     const double room = class_.kind == ClassKind::oracle ? ulp_at(entry_format_, largest_) / 2 : 0,
                  ratio = class_.kind == ClassKind::oracle ? 1 : class_.bound;
-    const auto allowed = [&](double oracle, double outward) {
-      return std::nextafter(std::nextafter(ratio * oracle, outward) + room, outward);
+    const auto allowed = [&](double least, double outward) {
+      return std::nextafter(std::nextafter(ratio * least, outward) + room, outward);
     };
-    Finding finding{"class", Verdict::Holds, allowed(seen_[1], 0), total.claim};
-    if (seen_[0] > allowed(findings_[1].proven, kInfinity)) {
+    Finding finding{"class", Verdict::Holds, allowed(oracle.seen, 0), total.finding.claim};
+    if (total.seen > allowed(oracle.finding.proven, kInfinity)) {
       finding.verdict = Verdict::Violated;
-      finding.witness = furthest_from_g(0);
-    } else if (!(total.claim <= finding.claim)) {
+      finding.witness = furthest_from_g(total);
+    } else if (!(total.finding.claim <= finding.claim)) {
       finding.verdict = Verdict::Undecided;
     }
-    finding.why = seen_[1] > 0
-                      ? fmt::format("T / O is at most {:.6g}, by the O that x show", total.claim / seen_[1])
-                      : "no x shows an O above 0";
+    finding.why = oracle.seen > 0 ? fmt::format("T / O is at most {:.6g}, by the O that x show",
+                                                total.finding.claim / oracle.seen)
+                                  : "no x shows an O above 0";
     return finding;
   }
 
@@ -635,10 +653,11 @@ class Enumeration {
 
   // `seen` is certain if some x is stored so, which the boundaries tell where f reaches one of them.
   void enter(size_t k, double proven, double seen, const Suspect& here) {
-    Finding& finding = findings_[k];
+    Figure& figure = figures_[k];
+    Finding& finding = figure.finding;
     if (!(proven <= finding.proven))
-      finding.proven = std::isnan(proven) ? kInfinity : proven, at_[k] = {here.y.value, here.m};
-    std::vector<Suspect>& suspects = suspects_[k];
+      finding.proven = std::isnan(proven) ? kInfinity : proven, figure.at = {here.y.value, here.m};
+    std::vector<Suspect>& suspects = figure.suspects;
     if (suspects.size() < kMostSuspects || seen > suspects.front().seen) {
       // so that the least is in front
       const auto is_larger = [](const Suspect& a, const Suspect& b) { return a.seen > b.seen; };
@@ -650,11 +669,12 @@ class Enumeration {
     }
     // Blocks of other scales have the same y, and it stands for other x there: the largest error is the one
     // stated.
-    if (k < found_.size() && found_[k].at == here.y.value &&
-        std::signbit(found_[k].at) == std::signbit(here.y.value) && (!masked_ || found_[k].m == here.m)) {
+    const FoundInput& input = figure.input;
+    if (input.given && input.at == here.y.value && std::signbit(input.at) == std::signbit(here.y.value) &&
+        (!masked_ || input.m == here.m)) {
       const bool certain = here.low.kind == Place::Inside || here.high.kind == Place::Inside;
-      found_errors_[k] = maximum(
-          found_errors_[k], Interval(certain ? seen : std::min(seen, error_of(shown_by(here), k)), proven));
+      figure.input_error = maximum(
+          figure.input_error, Interval(certain ? seen : std::min(seen, error_of(shown_by(here), k)), proven));
     }
   }
 
@@ -668,14 +688,7 @@ class Enumeration {
   bool masked_;
   std::string format_, entry_format_;
   std::function<float(std::uint32_t, double, bool)> gradient_;
-  std::vector<Finding> findings_;  // T, O, R, and the class ulp
-  std::vector<std::vector<Suspect>> suspects_;  // of each, where it seems largest
-  std::vector<double> seen_;  // what each certainly reaches,
-  std::vector<Shown> shown_;  // the x that show it,
-  std::vector<std::optional<Suspect>> shown_at_;  // and where
-  std::vector<std::pair<double, bool>> at_;  // where the upper bound is largest
-  std::array<FoundInput, 3> found_;  // for T, O, R
-  std::array<Interval, 3> found_errors_;  // what they are there; 0 where no x is stored like this
+  std::vector<Figure> figures_;
   double largest_ = 0, largest_slope_ = 0;  // |g| and |f'|
   std::vector<StoredGradient> list_;
   bool overflows_ = false;  // whether some f(x) is stored as a NaN
