@@ -90,13 +90,15 @@ Jet<T> newton(const Formula& f, const T& y, T low, T high, int direction, const 
   return jet;
 }
 
+// 0 of a curve without a minimum.
 long double true_root(const Curve& curve, double y) {
+  if (!curve.masked()) return 0;
   const Real t = Real(y) - curve.y_star();
   return t > 0 ? static_cast<long double>(sqrt(t)) : 0;
 }
 
 // The range of f' between two preimages.
-void range_between(const Curve& curve, const Curve::Preimage& a, const Curve::Preimage& b, Known& known) {
+Known range_between(const Curve& curve, const Curve::Preimage& a, const Curve::Preimage& b) {
   const Real low = std::min(a.x, b.x), high = std::max(a.x, b.x);
   long double least = std::min(a.slope, b.slope), most = std::max(a.slope, b.slope);
   for (const Real& x : curve.inflections()) {
@@ -104,7 +106,7 @@ void range_between(const Curve& curve, const Curve::Preimage& a, const Curve::Pr
     const auto slope = static_cast<long double>(curve.formula().at(x).slope);
     least = std::min(least, slope), most = std::max(most, slope);
   }
-  known.low = static_cast<double>(least), known.high = static_cast<double>(most);
+  return {.stored = true, .low = static_cast<double>(least), .high = static_cast<double>(most)};
 }
 
 // A format in which the lowest bit of a negative code is !m. Its numbers are those of bf16 or f16.
@@ -286,26 +288,15 @@ void add_stored(const Curve& curve, const std::string& format, bool m, int expon
     if (!flat && m && upper > 64 && std::fabs(above.slope - far_slope) < 0x1p-70L)
       flat = true, flat_slope = far_slope;
     if (below.beyond && above.beyond && !flat) break;  // the function has ended
-    Known known;
-    known.stored = true;
-    range_between(curve, below, above, known);
-    Point point;
-    point.at = y.value, point.code = y.code, point.m = m,
-    point.root = curve.masked() ? true_root(curve, std::isinf(y.value) ? 0x1p127 : y.value) : 0;
-    point.traced = !tiny && std::isfinite(y.value);
-    truth.points.push_back(point);
-    truth.known.push_back(known);
+    const Known known = range_between(curve, below, above);
+    truth.add({y.value, y.code, m, !tiny && std::isfinite(y.value),
+               true_root(curve, std::isinf(y.value) ? 0x1p127 : y.value)},
+              known);
     truth.oracle = std::max(truth.oracle, (known.high - known.low) / 2);
     if (!tiny && std::isfinite(upper) && !above.beyond &&
-        static_cast<double>(static_cast<float>(upper)) == upper) {
-      Point between;
-      between.at = static_cast<float>(upper), between.m = m, between.traced = true;
-      between.root = curve.masked() ? true_root(curve, upper) : 0;
-      Known slope;
-      slope.sloped = true, slope.slope = above.slope;
-      truth.points.push_back(between);
-      truth.known.push_back(slope);
-    }
+        static_cast<double>(static_cast<float>(upper)) == upper)
+      truth.add({static_cast<float>(upper), 0, m, true, true_root(curve, upper)},
+                {.sloped = true, .slope = above.slope});
     below = above;
   }
 }
@@ -330,10 +321,9 @@ std::vector<float> strata(const Curve& curve, bool m) {
   constexpr int kUniform = 3000, kPerOctave = 6;
   if (curve.masked()) {
     const double star = static_cast<double>(curve.y_star());
-    const double s_end =
-        m ? std::sqrt(std::max(settled_value(curve, true) - star, 0x1p-20))
-          : std::sqrt(
-                std::max(static_cast<double>(curve.formula().at(Real(-curve.end())).value) - star, 0x1p-20));
+    const double end =
+        m ? settled_value(curve, true) : static_cast<double>(curve.formula().at(Real(-curve.end())).value);
+    const double s_end = std::sqrt(std::max(end - star, 0x1p-20));
     for (int i = 0; i <= kUniform; ++i) add(star + std::pow(s_end * i / kUniform, 2));
     for (double t = 1; t > 0x1p-40; t *= 0.75) add(star + t);
     float lowest = static_cast<float>(star);
@@ -352,20 +342,11 @@ std::vector<float> strata(const Curve& curve, bool m) {
   return at;
 }
 
-}  // namespace
-
-namespace {
-
 // The points where g is its limit by contract. For an expression, f' at the end of its line is not the limit.
 void add_limits(const Curve& curve, Truth& truth) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const auto add = [&](float y, bool m, Known::Limit limit) {
-    Point point;
-    point.at = y, point.m = m;
-    Known known;
-    known.limit = limit;
-    truth.points.push_back(point);
-    truth.known.push_back(known);
+    truth.add({.at = y, .m = m}, {.limit = limit});
   };
   for (const bool m : {true, false}) add(std::numeric_limits<float>::quiet_NaN(), m, Known::Limit::nan);
   if (curve.end() < kEndOfLine) return;
@@ -415,17 +396,13 @@ void add_quotients(const Curve& curve, const ProductBall& ball, bool m, Truth& t
     const Curve::Preimage low = curve.preimage(source(ball, at, -1), m, near_low),
                           high = curve.preimage(source(ball, at, 1), m, near_high);
     if (high.before || (low.beyond && high.beyond)) continue;
-    Known known;
-    known.stored = true;
-    range_between(curve, low, high, known);
-    Point point;
-    point.at = y, point.m = m;
+    Known known = range_between(curve, low, high);
+    Point point{.at = y, .m = m};
     if (const Curve::Preimage x = curve.preimage(Real(y), m, near); !x.before && !x.beyond) {
       known.sloped = point.traced = true;
       known.slope = x.slope, point.root = true_root(curve, at);
     }
-    truth.points.push_back(point);
-    truth.known.push_back(known);
+    truth.add(point, known);
     truth.oracle = std::max(truth.oracle, (known.high - known.low) / 2);
   }
 }
@@ -449,12 +426,7 @@ Truth backward_truth(const Curve& curve, const std::string& format) {
       for (const float y : strata(curve, m)) {
         const Curve::Preimage x = curve.preimage(Real(y), m, near);
         if (x.before || x.beyond) continue;
-        Point point;
-        point.at = y, point.m = m, point.traced = true, point.root = curve.masked() ? true_root(curve, y) : 0;
-        Known known;
-        known.sloped = true, known.slope = x.slope;
-        truth.points.push_back(point);
-        truth.known.push_back(known);
+        truth.add({y, 0, m, true, true_root(curve, y)}, {.sloped = true, .slope = x.slope});
       }
     }
     return truth;
@@ -499,14 +471,10 @@ float rounded(const std::string& format, const Real& v) {
 Truth forward_truth(const Curve& curve, const std::string& format) {
   Truth truth;
   const auto add = [&](float x, bool stored) {
-    Point point;
-    point.at = x, point.traced = true;
-    Known known;
     const Real value = curve.formula().at(Real(x)).value;
-    known.sloped = true, known.slope = static_cast<long double>(value);
+    Known known{.sloped = true, .slope = static_cast<long double>(value)};
     if (stored) known.stored = true, known.low = known.high = static_cast<double>(rounded(format, value));
-    truth.points.push_back(point);
-    truth.known.push_back(known);
+    truth.add({.at = x, .traced = true}, known);
   };
   if (format != "f32") {
     for (std::uint32_t code = 0; code < codes_of(format); ++code) {
@@ -560,13 +528,9 @@ Truth code_truth(const Curve& curve, const std::string& activation) {
   const Coded* const library = coded(activation);
   Truth truth;
   const auto add = [&](float x) {
-    Point point;
-    point.at = x;
-    Known known;
-    known.sloped = true, known.slope = static_cast<long double>(curve.formula().at(Real(x)).slope),
-    known.gradient = library != nullptr ? library->gradient(x) : 0;
-    truth.points.push_back(point);
-    truth.known.push_back(known);
+    truth.add({.at = x}, {.sloped = true,
+                          .slope = static_cast<long double>(curve.formula().at(Real(x)).slope),
+                          .gradient = library != nullptr ? library->gradient(x) : 0});
   };
   for (std::uint32_t code = 0; code < codes_of("bf16"); ++code) {
     const float x = widened("bf16", code);

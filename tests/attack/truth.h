@@ -80,6 +80,7 @@ struct Known {
 struct Truth {
   std::vector<Point> points;
   std::vector<Known> known;
+  void add(const Point& point, const Known& what) { points.push_back(point), known.push_back(what); }
   double oracle = 0;  ///< half the longest range
   double left_limit = 0, right_limit = 0;  ///< of f'
 };
