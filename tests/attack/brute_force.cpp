@@ -121,8 +121,7 @@ class Judgement {
               std::max(known.high - g, g - known.low) - ulp_of(text_of(claims_.entry_format), g) / 2, point);
       }
       if (!point.traced) continue;
-      if (point.traced && claims_.operations >= 0 && outcome.operations != claims_.operations &&
-          falsehoods.size() < 8) {
+      if (claims_.operations >= 0 && outcome.operations != claims_.operations && falsehoods.size() < 8) {
         require(false, "kOperations", outcome.operations, claims_.operations, point);
       }
       auto& [row_fit, row_rounding] = rows[outcome.row];
@@ -140,17 +139,14 @@ class Judgement {
       // If a row is evaluated at y itself, only A and B separate g from f'.
       if (!std::isnan(claims_.ulp) && std::fabs(g) >= claims_.ulp_from && claims_.right_both &&
           static_cast<double>(point.root) >= 2 * claims_.right_s) {
-        sharp.raise(static_cast<double>(std::fabs(static_cast<long double>(outcome.got) - known.slope)) /
-                        ulp_of("f32", g),
-                    point);
+        sharp.raise(off(outcome.got, i) / ulp_of("f32", g), point);
       }
     }
     if (!direct) {
       for (const auto& [row, errors] : rows) sight.row_fits[static_cast<int>(row)] = errors.first;
       claim("kA", fit, claims_.a);
       claim("kB", rounding, claims_.b);
-      if (kind == "abs") require(!exceeds(fit.value, bound), "kClass", fit.value, bound);
-      if (relative) require(!exceeds(fit.value, bound), "kClass", fit.value, bound);
+      if (kind == "abs" || relative) require(!exceeds(fit.value, bound), "kClass", fit.value, bound);
       if (!std::isnan(claims_.ab)) {
         Peak both;
         for (const auto& [row, errors] : rows)
@@ -273,6 +269,11 @@ class Judgement {
     if (x == 0 && f == 0) require(y == 0 && std::signbit(y) == std::signbit(x), "f(+-0)", y, x, point);
   }
 
+  // How far g is from f' at a point.
+  double off(float g, size_t i) const {
+    return static_cast<double>(std::fabs(static_cast<long double>(g) - truth_.known[i].slope));
+  }
+
   // What is coded at a point: the library's g, or the two ends of what the caller of an expression's codes
   // promises, where a float is so near.
   std::vector<float> coded_at(size_t i) const {
@@ -301,9 +302,6 @@ class Judgement {
     std::array<Peak, kernels::kMostDitheredBits - kernels::kLeastDitheredBits + 1> dithered;
     size_t worst = 0;
     float worst_gradient = 0;
-    const auto off = [&](float value, size_t i) {
-      return static_cast<double>(std::fabs(static_cast<long double>(value) - truth_.known[i].slope));
-    };
     const auto off_dithered = [&](const kernels::CodeRule& rule, float g, size_t i, kernels::u32 word) {
       const float d = kernels::dither_of(word);
       return off(kernels::gradient_of_code(rule, kernels::coded_gradient(rule, g, d), d), i);
@@ -374,9 +372,7 @@ class Judgement {
         y.push_back(kernels::forward_at<typename Each::template Forward<float>>(x));
         g.push_back(kernels::fitted_gradient<typename Each::Fit, typename Each::template Forward<float>>(
             x, y.back()));
-        gradient.raise(
-            static_cast<double>(std::fabs(static_cast<long double>(g.back()) - truth_.known[i].slope)),
-            truth_.points[i]);
+        gradient.raise(off(g.back(), i), truth_.points[i]);
       }
       at_scales<Each, kernels::F8E4M3>("kE4m3", claims_.e4m3, y, g, room);
       at_scales<Each, kernels::F8E5M2>("kE5m2", claims_.e5m2, y, g, room);
@@ -430,7 +426,7 @@ class Judgement {
         if (scale >= claimed.least) scales.push_back(static_cast<float>(scale));
       }
     }
-    std::array<Peak, kernels::kMostPartBits + 1> total;
+    Totals total;
     for (const float scale : scales) {
       if (!kernels::scale_holds(scale)) {
         require(false, prefix + "Least", static_cast<double>(scale), claimed.most);
@@ -439,16 +435,27 @@ class Judgement {
       for (int bits = 0; bits <= kernels::kMostPartBits; ++bits) {
         kernels::Fp8Table table;
         kernels::fill_fp8_table<A, F>(scale, bits, table);
-        for (size_t i = 0; i < truth_.points.size(); ++i) {
-          const kernels::u8 code = kernels::fp8_code<F>(y[i], scale).bits;
-          const float g = table.values[kernels::part_of(table, code, gradients[i])][code];
-          const auto error =
-              static_cast<double>(std::fabs(static_cast<long double>(g) - truth_.known[i].slope));
-          total[static_cast<size_t>(bits)].raise(error, truth_.points[i]);
-          room.raise(error - static_cast<double>(table.widest) / 2, truth_.points[i]);
-        }
+        for (size_t i = 0; i < truth_.points.size(); ++i)
+          read<F>(table, scale, i, y, gradients, total[static_cast<size_t>(bits)], room);
       }
     }
+    claim_totals(prefix, total, claimed);
+  }
+
+  using Totals = std::array<Peak, kernels::kMostPartBits + 1>;
+
+  // What a table gives for the point i.
+  template <class F>
+  void read(const auto& table, float scale, size_t i, const std::vector<float>& y,
+            const std::vector<float>& gradients, Peak& total, Peak& room) {
+    const kernels::u8 code = kernels::fp8_code<F>(y[i], scale).bits;
+    const float g = table.values[kernels::part_of(table, code, gradients[i])][code];
+    const double error = off(g, i);
+    total.raise(error, truth_.points[i]);
+    room.raise(error - static_cast<double>(table.widest) / 2, truth_.points[i]);
+  }
+
+  void claim_totals(const std::string& prefix, const Totals& total, const Claims::Scales& claimed) {
     for (size_t bits = 0; bits < total.size(); ++bits)
       claim(fmt::format("{}T{}", prefix, bits), total[bits], claimed.total[bits]);
   }
@@ -472,7 +479,7 @@ class Judgement {
       const double scale = middle / -static_cast<double>(A::Fit::kYHi);
       if (scale >= claimed.least) scales.push_back(static_cast<float>(scale));
     }
-    std::array<Peak, kernels::kMostPartBits + 1> total;
+    Totals total;
     for (const float scale : scales) {
       if (static_cast<double>(scale) > claimed.most) continue;
       const float last = static_cast<float>(end / static_cast<double>(scale));
@@ -481,18 +488,12 @@ class Judgement {
         kernels::Fp4Table table;
         kernels::fill_fp8_table<A, kernels::F4E2M1>(scale, bits, table, end_bits);
         for (size_t i = 0; i < truth_.points.size(); ++i) {
-          if ((kernels::bits_of(y[i]) & 0x7fffffffu) >= end_bits) continue;
-          const kernels::u8 code = kernels::fp8_code<kernels::F4E2M1>(y[i], scale).bits;
-          const float g = table.values[kernels::part_of(table, code, gradients[i])][code];
-          const auto error =
-              static_cast<double>(std::fabs(static_cast<long double>(g) - truth_.known[i].slope));
-          total[static_cast<size_t>(bits)].raise(error, truth_.points[i]);
-          room.raise(error - static_cast<double>(table.widest) / 2, truth_.points[i]);
+          if ((kernels::bits_of(y[i]) & 0x7fffffffu) < end_bits)
+            read<kernels::F4E2M1>(table, scale, i, y, gradients, total[static_cast<size_t>(bits)], room);
         }
       }
     }
-    for (size_t bits = 0; bits < total.size(); ++bits)
-      claim(fmt::format("{}T{}", prefix, bits), total[bits], claimed.total[bits]);
+    claim_totals(prefix, total, claimed);
   }
 
   Library& library_;
