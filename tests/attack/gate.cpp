@@ -52,6 +52,21 @@ class Stage {
   int* at_;
 };
 
+// The names of counts in results; of specifications also those that judged() gives.
+constexpr std::pair<const char*, std::int64_t MutantTally::*> kMutantCounts[] = {
+    {"tried", &MutantTally::tried},
+    {"killed", &MutantTally::killed},
+    {"harmless", &MutantTally::harmless},
+    {"survived", &MutantTally::survived},
+    {"internal", &MutantTally::internal}};
+using Specifications = SpecificationResult;
+constexpr std::pair<const char*, std::int64_t Specifications::*> kSpecificationCounts[] = {
+    {"tried", &Specifications::tried},         {"fitted", &Specifications::fitted},
+    {"refused", &Specifications::refused},     {"undecided", &Specifications::undecided},
+    {"false", &Specifications::false_claims},  {"survived", &Specifications::survived},
+    {"contested", &Specifications::contested}, {"hung", &Specifications::hung},
+    {"memory", &Specifications::memory},       {"internal", &Specifications::internal}};
+
 std::string ending_text(const kernels::Ending& ending) {
   return ending.late     ? fmt::format("no end in {} s", kLimits.cpu_s)
          : ending.signal ? fmt::format("signal {}", ending.signal)
@@ -140,8 +155,7 @@ Answer check_text(const std::string& text, const std::string& name) {
 }
 
 void MutantTally::add(const MutantTally& other) {
-  tried += other.tried, killed += other.killed, harmless += other.harmless, survived += other.survived,
-      internal += other.internal;
+  for (const auto& [name, count] : kMutantCounts) this->*count += other.*count;
 }
 
 MutantTally HeaderResult::total() const {
@@ -312,10 +326,7 @@ std::vector<Specification> drawn(size_t block, size_t all, const auto& draw) {
 }  // namespace
 
 void SpecificationResult::add(const SpecificationResult& other) {
-  tried += other.tried, fitted += other.fitted, refused += other.refused, undecided += other.undecided,
-      false_claims += other.false_claims, hung += other.hung;
-  internal += other.internal, memory += other.memory, survived += other.survived,
-      contested += other.contested;
+  for (const auto& [name, count] : kSpecificationCounts) this->*count += other.*count;
   longest_cpu_s = std::max(longest_cpu_s, other.longest_cpu_s);
   seconds.insert(seconds.end(), other.seconds.begin(), other.seconds.end());
   for (const auto& [reason, times] : other.reasons) reasons[reason] += times;
@@ -347,27 +358,12 @@ SpecificationResult attack_specifications(const std::vector<Specification>& spec
     ++result.tried;
     result.seconds.push_back(std::strtod(seconds.c_str(), nullptr));
     result.longest_cpu_s = std::max(result.longest_cpu_s, result.seconds.back());
-    if (outcome == "fitted") {
-      ++result.fitted;
-      continue;
-    }
-    if (outcome == "refused" || outcome == "undecided") {
-      ++(outcome == "refused" ? result.refused : result.undecided);
-      ++result.reasons[why];
-      continue;
-    }
-    if (outcome == "false" || outcome == "survived") {
-      ++result.false_claims;
-      result.survived += outcome == "survived";
-    } else if (outcome == "contested") {
-      ++result.contested;
-    } else if (outcome == "hung") {
-      ++result.hung;
-    } else if (outcome == "memory") {
-      ++result.memory;
-    } else {
-      ++result.internal;
-    }
+    const auto* const named = std::ranges::find(
+        kSpecificationCounts, outcome, [](const auto& count) { return std::string_view(count.first); });
+    ++(named == std::end(kSpecificationCounts) ? result.internal : result.*named->second);
+    if (outcome == "survived") ++result.false_claims;
+    if (outcome == "refused" || outcome == "undecided") ++result.reasons[why];
+    if (outcome == "fitted" || outcome == "refused" || outcome == "undecided") continue;
     result.failures.push_back({specs[i].json, outcome, outcome == lines[i] ? lines[i] : why.substr(0, 400)});
   }
   return result;
@@ -378,16 +374,15 @@ SpecificationResult attack_specifications(const std::vector<Specification>& spec
 namespace {
 
 nlohmann::json to_json(const MutantTally& tally) {
-  return {{"tried", tally.tried},
-          {"killed", tally.killed},
-          {"harmless", tally.harmless},
-          {"survived", tally.survived},
-          {"internal", tally.internal}};
+  nlohmann::json counts;
+  for (const auto& [name, count] : kMutantCounts) counts[name] = tally.*count;
+  return counts;
 }
 
 MutantTally tally_of(const JsonNode& node) {
-  return {node["tried"].count(), node["killed"].count(), node["harmless"].count(), node["survived"].count(),
-          node["internal"].count()};
+  MutantTally tally;
+  for (const auto& [name, count] : kMutantCounts) tally.*count = node[name].count();
+  return tally;
 }
 
 }  // namespace
@@ -409,33 +404,22 @@ nlohmann::json to_json(const SpecificationResult& result) {
   for (const SpecificationFailure& failure : result.failures)
     failures.push_back(
         {{"specification", failure.specification}, {"outcome", failure.outcome}, {"why", failure.why}});
-  return {{"tried", result.tried},
-          {"fitted", result.fitted},
-          {"refused", result.refused},
-          {"undecided", result.undecided},
-          {"false", result.false_claims},
-          {"survived", result.survived},
-          {"contested", result.contested},
-          {"hung", result.hung},
-          {"memory", result.memory},
-          {"internal", result.internal},
-          {"longest_cpu_s", result.longest_cpu_s},
-          {"seconds", result.seconds},
-          {"reasons", result.reasons},
-          {"failures", std::move(failures)}};
+  nlohmann::json block{{"longest_cpu_s", result.longest_cpu_s},
+                       {"seconds", result.seconds},
+                       {"reasons", result.reasons},
+                       {"failures", std::move(failures)}};
+  for (const auto& [name, count] : kSpecificationCounts) block[name] = result.*count;
+  return block;
 }
 
 namespace {
 
 SpecificationResult specifications_from(const JsonNode& node) {
   SpecificationResult block;
-  block.tried = node["tried"].count(), block.fitted = node["fitted"].count(),
-  block.refused = node["refused"].count(), block.undecided = node["undecided"].count();
-  block.false_claims = node["false"].count(), block.survived = node["survived"].count(),
-  block.hung = node["hung"].count(), block.memory = node["memory"].count();
-  block.internal = node["internal"].count();
+  for (const auto& [name, count] : kSpecificationCounts) {
+    if (std::string_view(name) != "contested" || node.has(name)) block.*count = node[name].count();
+  }
   block.longest_cpu_s = node["longest_cpu_s"].finite();
-  if (node.has("contested")) block.contested = node["contested"].count();
   if (node.has("seconds")) {
     for (const JsonNode& seconds : node["seconds"].items()) block.seconds.push_back(seconds.finite());
   }
