@@ -296,12 +296,8 @@ void exact_gradients(const NormLayer& layer, const NormBatch& batch, NormReferen
 }
 
 const char* to_string(NormPeer peer) {
-  switch (peer) {
-    case NormPeer::kFromInput: return "from_input";
-    case NormPeer::kClampedGamma: return "clamped_gamma";
-    case NormPeer::kUnguarded: return "unguarded";
-  }
-  return "";
+  constexpr const char* kNames[] = {"from_input", "clamped_gamma", "unguarded"};
+  return kNames[static_cast<int>(peer)];
 }
 
 void peer_gradients(const NormLayer& layer, const NormBatch& batch, NormPeer peer, NormGradients& result) {

@@ -120,7 +120,8 @@ class CaseAttack {
   CaseAttack(const AttackCase& subject, std::uint64_t seed, const NormTamper* tamper)
       : subject_(subject), layer_(subject.layer), kind_(rows_kind(subject.rows_kind)), tamper_(tamper),
         store_(subject.options.format.store), kernels_(norm_kernels(layer_)), random_(seed),
-        n_(static_cast<size_t>(layer_.n)), rows_(static_cast<size_t>(layer_.rows)) {
+        n_(static_cast<size_t>(layer_.n)), rows_(static_cast<size_t>(layer_.rows)),
+        widest_(std::min(subject.options.x_hat_max, largest_x_hat(layer_.norm, layer_.n))) {
     const StabilityResult stability = analyse_stability(layer_.gamma, layer_.beta, subject.options);
     bounds_ = subject.from_output ? stability.from_output : stability.recommended;
     reference_bounds_ = reference_bounds(stability);
@@ -244,11 +245,10 @@ class CaseAttack {
     row.x.resize(n_);
     row.dy.resize(n_);
     const size_t outlier = goal_ == Gradient::kDgamma ? column_ : random_.below(n_);
-    const double widest = std::min(subject_.options.x_hat_max, largest_x_hat(layer_.norm, layer_.n));
     // For dx the product xh m2 is largest at xh^2 = N / 2; for dgamma the error is largest at the largest xh.
-    const double height = std::min(widest * (1 - 0x1p-12), goal_ == Gradient::kDx && random_.chance(0.7)
-                                                               ? std::sqrt(static_cast<double>(n_) / 2)
-                                                               : kInfinity);
+    const double height = std::min(widest_ * (1 - 0x1p-12), goal_ == Gradient::kDx && random_.chance(0.7)
+                                                                ? std::sqrt(static_cast<double>(n_) / 2)
+                                                                : kInfinity);
     if (aims() && random_.chance(0.7)) {
       double body = aim_body_ * random_.uniform(0.97, 1);
       for (int k = 0; k < 3; ++k, body *= 0.93) {
@@ -271,7 +271,7 @@ class CaseAttack {
         break;
       }
       case Rows::kConstant: break;
-      case Rows::kHuge: scale = subject_.x_max / (widest + 2) * random_.uniform(0.3, 1); break;
+      case Rows::kHuge: scale = subject_.x_max / (widest_ + 2) * random_.uniform(0.3, 1); break;
       case Rows::kSubnormal: scale = subject_.x_max * random_.uniform(0.01, 0.3); break;
     }
     const double constant = random_.sign() * random_.uniform(0.5, 2);
@@ -303,9 +303,7 @@ class CaseAttack {
   // numbers. Any z of mean 0 (LayerNorm) and mean square q < 1 is the x^ of a row: eps gives the rest, since
   // var rstd^2 = q if var = eps q / (1 - q). False if z fails.
   bool aim(RowState& row, size_t target, double body) {
-    const double n = static_cast<double>(n_),
-                 widest = std::min(subject_.options.x_hat_max, largest_x_hat(layer_.norm, layer_.n)) *
-                          (1 - 0x1p-10);
+    const double n = static_cast<double>(n_), widest = widest_ * (1 - 0x1p-10);
     const size_t group = static_cast<size_t>(store_.group_of(layer_.n));
     std::vector<double> z(n_);
     for (size_t j = 0; j < n_; ++j)
@@ -430,8 +428,7 @@ class CaseAttack {
   }
 
   void choose_aim() {
-    const double widest =
-        std::min(subject_.options.x_hat_max, largest_x_hat(layer_.norm, layer_.n)) * (1 - 0x1p-10);
+    const double widest = widest_ * (1 - 0x1p-10);
     aim_height_ = random_.chance(0.5) ? widest : widest * std::exp2(-random_.uniform(0, 3));
     aim_body_ = random_.chance(0.7) ? random_.uniform(0.9, 1) : random_.uniform(0.1, 1);
     aim_mixed_ = random_.chance(0.3);
@@ -734,11 +731,10 @@ class CaseAttack {
   // --- Comparison ---
 
   void compare(const std::vector<RowState>& candidates) {
-    batch_.x.resize(rows_ * n_);
-    batch_.dy.resize(rows_ * n_);
-    for (size_t i = 0; i < rows_; ++i) {
-      std::ranges::copy(candidates[i].x, batch_.x.begin() + static_cast<std::ptrdiff_t>(i * n_));
-      std::ranges::copy(candidates[i].dy, batch_.dy.begin() + static_cast<std::ptrdiff_t>(i * n_));
+    batch_.x.clear(), batch_.dy.clear();
+    for (const RowState& row : candidates) {
+      batch_.x.insert(batch_.x.end(), row.x.begin(), row.x.end());
+      batch_.dy.insert(batch_.dy.end(), row.dy.begin(), row.dy.end());
     }
     kernels_->run(batch_, tamper_, gradients_);
     exact_gradients(layer_, batch_, reference_);
@@ -753,11 +749,10 @@ class CaseAttack {
           (reference_.mean_ratio[i] + (known ? 0 : slack)) * (1 + 2 * reference_bounds_.rstd) * kUp;
       const double t = (reference_.x_hat_max[i] + (known ? 0 : slack)) * kUp;
       const double dy =
-          std::abs(*std::max_element(batch_.dy.begin() + static_cast<std::ptrdiff_t>(i * n_),
-                                     batch_.dy.begin() + static_cast<std::ptrdiff_t>((i + 1) * n_),
-                                     [](float a, float b) { return std::abs(a) < std::abs(b); }));
+          std::abs(std::ranges::max(candidates[i].dy, {}, [](float each) { return std::abs(each); }));
       in_class_[i] = (!centred() || no_mean() || k <= limits.mean_ratio) &&
-                     (t <= limits.x_hat_max || limits.x_hat_max >= widest()) && dy <= limits.dy_max;
+                     (t <= limits.x_hat_max || limits.x_hat_max >= largest_x_hat(layer_.norm, layer_.n)) &&
+                     dy <= limits.dy_max;
       all = all && in_class_[i];
       if (!in_class_[i]) ++result_.rejected;
     }
@@ -775,8 +770,6 @@ class CaseAttack {
       compare_peers(all);
     }
   }
-
-  double widest() const { return largest_x_hat(layer_.norm, layer_.n); }
 
   // The bound of dx[i, j], including the reference's own error; infinite where the bound does not apply.
   double dx_limit(size_t i, size_t j) const {
@@ -853,8 +846,8 @@ class CaseAttack {
     const bool one_row = g == Gradient::kDx || g == Gradient::kRstd;
     const auto part = [&](const std::vector<float>& values) {
       if (!one_row) return values;
-      const auto begin = values.begin() + static_cast<std::ptrdiff_t>(i * n_);
-      return std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(n_));
+      const std::span row = std::span(values).subspan(i * n_, n_);
+      return std::vector<float>(row.begin(), row.end());
     };
     t.witness = {static_cast<i64>(i), static_cast<i64>(j), got, static_cast<double>(want), limit,
                  part(batch_.x),      part(batch_.dy)};
@@ -894,6 +887,7 @@ class CaseAttack {
   std::unique_ptr<NormKernels> kernels_;
   Random random_;
   const size_t n_, rows_;
+  const double widest_;  // x^ of the class
   NormBounds bounds_, reference_bounds_;
   double overflow_ = 0;
 
@@ -942,13 +936,8 @@ nlohmann::json witness_json(const AttackResult& result, Gradient g) {
 }  // namespace
 
 const char* to_string(Gradient gradient) {
-  switch (gradient) {
-    case Gradient::kDx: return "dx";
-    case Gradient::kDgamma: return "dgamma";
-    case Gradient::kDbeta: return "dbeta";
-    case Gradient::kRstd: return "rstd";
-  }
-  return "";
+  constexpr const char* kNames[] = {"dx", "dgamma", "dbeta", "rstd"};
+  return kNames[static_cast<int>(gradient)];
 }
 
 std::vector<AttackCase> attack_cases(const AttackOptions& options) {
@@ -1113,9 +1102,7 @@ nlohmann::json to_json(const AttackOptions& options, const std::vector<AttackRes
                      {"parameters", c.parameters},
                      {"x", c.rows_kind},
                      {"eps", c.layer.eps},
-                     {"policy", c.from_output          ? "from_output"
-                                : c.layer.side.empty() ? "from_output"
-                                                       : "side_buffer"},
+                     {"policy", c.layer.side.empty() ? "from_output" : "side_buffer"},
                      {"side_channels", c.layer.side.size()},
                      {"class",
                       {{"mean_ratio", c.options.mean_ratio},
