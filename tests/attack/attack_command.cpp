@@ -1,5 +1,5 @@
 // Arguments of `outgrad attack`, its units of work, each of which is done only once, and its table.
-#include "tests/attack/attack_command.h"
+#include "tests/attack/commands.h"
 
 #include <fmt/format.h>
 

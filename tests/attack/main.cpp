@@ -4,8 +4,7 @@
 
 #include "kernels/support/errors.h"
 #include "kernels/support/options.h"
-#include "tests/attack/attack_command.h"
-#include "tests/attack/norms_command.h"
+#include "tests/attack/commands.h"
 
 namespace {
 

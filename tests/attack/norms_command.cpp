@@ -1,5 +1,5 @@
 // Arguments and outputs of `outgrad stability --attack`.
-#include "tests/attack/norms_command.h"
+#include "tests/attack/commands.h"
 
 #include <fmt/format.h>
 
