@@ -3,7 +3,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "kernels/support/errors.h"
+#include "kernels/support/files.h"
 #include "kernels/support/options.h"
 
 namespace outgrad::validation {
@@ -21,13 +21,6 @@ class CommandTest : public testing::Test {
   /// `add` puts the command into an application.
   CommandTest(std::string command, void (*add)(CLI::App& app, int& status))
       : command_(std::move(command)), add_(add) {}
-
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() /
-              ("outgrad_" + command_ + "_test_" + std::to_string(::getpid()));
-    std::filesystem::create_directory(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::string file(const std::string& name) const { return (folder_ / name).string(); }
 
@@ -41,7 +34,8 @@ class CommandTest : public testing::Test {
     return status;
   }
 
-  std::filesystem::path folder_;
+  const kernels::ScratchFolder scratch_;
+  const std::filesystem::path folder_{scratch_.path()};
 
  private:
   std::string command_;

@@ -12,6 +12,7 @@
 #include "kernels/host/errors.h"
 #include "kernels/support/files.h"
 #include "tests/header_names.h"
+#include "tests/refusal.h"
 #include "tests/validation/certificate/sample_header.h"
 
 namespace outgrad::validation {
@@ -68,12 +69,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 }
 
 std::string message_of(const std::string& text) {
-  try {
-    parse_header(text, "h.h");
-  } catch (const SpecError& error) {
-    return error.what();
-  }
-  return "";
+  return refusal_of([&] { parse_header(text, "h.h"); });
 }
 
 TEST(HeaderReader, ReadsBackEveryBit) {

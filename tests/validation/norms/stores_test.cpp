@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <random>
 #include <string>
 #include <vector>
@@ -15,21 +14,13 @@
 #include "kernels/host/layernorm.h"
 #include "kernels/host/norm_store.h"
 #include "tests/attack/norms.h"
+#include "tests/refusal.h"
 #include "validation/norms/stability.h"
 
 namespace outgrad::validation {
 namespace {
 
 constexpr double kSlack = 1 + 0x1p-40;
-
-std::string refusal_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const kernels::SpecError& error) {
-    return error.what();
-  }
-  return "accepted";
-}
 
 // The error that storing y may cost, from the y themselves: the formulas of stability.h with the group's
 // exact range.
@@ -147,7 +138,7 @@ TEST(NormStores, BadInputIsNamed) {
   EXPECT_EQ(scale(0x1p-130f), "stability: scale: 7.34684e-40 is not a positive normal fp32 number");
   EXPECT_EQ(scale(INFINITY), "stability: scale: inf is not a positive normal fp32 number");
   EXPECT_EQ(scale(NAN), "stability: scale: nan is not a positive normal fp32 number");
-  EXPECT_EQ(scale(1), "accepted");
+  EXPECT_EQ(scale(1), "");
 
   const auto columns = [](const char* format, size_t n) {
     return refusal_of([&] {
@@ -158,9 +149,9 @@ TEST(NormStores, BadInputIsNamed) {
   };
   EXPECT_EQ(columns("mxfp8", 48), "F: g: 48 channels are not whole groups of 32 that share a scale");
   EXPECT_EQ(columns("int8", 96), "F: g: 96 channels are not whole groups of 64 that share a scale");
-  EXPECT_EQ(columns("mxfp8", 96), "accepted");
-  EXPECT_EQ(columns("int8_row", 7), "accepted");
-  EXPECT_EQ(columns("e4m3", 7), "accepted");
+  EXPECT_EQ(columns("mxfp8", 96), "");
+  EXPECT_EQ(columns("int8_row", 7), "");
+  EXPECT_EQ(columns("e4m3", 7), "");
 
   for (const char* format : {"e4m3", "mxfp8", "int8", "int8_row"}) {
     KeptOutput kept(storage_format(format).store, 2, 64);
@@ -172,7 +163,7 @@ TEST(NormStores, BadInputIsNamed) {
     y[70] = -3e38f, y[71] = 3e38f;
     const bool by_range = format[0] == 'i';
     EXPECT_EQ(refusal_of([&] { kept.keep(y); }),
-              by_range ? "norm store: the group from y[1, 0] on: its range is infinite in fp32" : "accepted")
+              by_range ? "norm store: the group from y[1, 0] on: its range is infinite in fp32" : "")
         << format;
   }
 }
@@ -224,7 +215,7 @@ void expect_the_kernels_reading() {
     const size_t group = Store::kGroup == 0 ? n : static_cast<size_t>(Store::kGroup);
     KeptOutput kept(storage_format(Store::kName).store, 1, static_cast<kernels::i64>(n));
     std::vector<float> back;
-    const bool accepted = refusal_of([&] { kept.keep(y); }) == "accepted";
+    const bool accepted = refusal_of([&] { kept.keep(y); }) == "";
     if (accepted) kept.read(back);
     for (size_t e = 0; e < n; ++e) {
       const float read = kernels::norm_value(codes[e], scales[e / group]);

@@ -15,6 +15,7 @@
 
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "tests/refusal.h"
 
 namespace outgrad::validation {
 namespace {
@@ -38,14 +39,6 @@ class Compare : public testing::Test {
     for (const Difference& one : compare(read_compared(kData + name), read_compared(write("b.json", json))))
       ++count[one.change];
     return count;
-  }
-  static std::string refusal(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const kernels::SpecError& error) {
-      return error.what();
-    }
-    return "accepted";
   }
 
   kernels::ScratchFolder folder_;
@@ -156,7 +149,7 @@ TEST_F(Compare, TheTableFitsATerminalAndItsJsonHasTheSame) {
 }
 
 TEST_F(Compare, OtherFilesAreRefusedWithTheirPlace) {
-  const auto read = [&](const std::string& file) { return refusal([&] { read_compared(file); }); };
+  const auto read = [&](const std::string& file) { return refusal_of([&] { read_compared(file); }); };
   const std::string fit = kData + "fits/gelu_bf16.json";
   EXPECT_TRUE(read(fit).starts_with(fit + ": schema: is none of outgrad.sweep/1"));
   EXPECT_TRUE(read(folder_ / "absent").ends_with("file: is no file"));
@@ -165,7 +158,7 @@ TEST_F(Compare, OtherFilesAreRefusedWithTheirPlace) {
   kernels::write_file(folder_ / "empty.jsonl", "");
   EXPECT_NE(read(folder_ / "empty.jsonl").find("has no records"), std::string::npos);
   const auto both = [&](const std::string& one, const std::string& other) {
-    return refusal([&] { compare(read_compared(kData + one), read_compared(kData + other)); });
+    return refusal_of([&] { compare(read_compared(kData + one), read_compared(kData + other)); });
   };
   EXPECT_NE(both("sweeps/gelu_bf16.json", "bench/cpu.json").find("cpu.json: schema: is not that of"),
             std::string::npos);

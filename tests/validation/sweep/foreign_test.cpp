@@ -18,6 +18,7 @@
 #include "kernels/eval.h"
 #include "kernels/host/errors.h"
 #include "kernels/support/files.h"
+#include "tests/refusal.h"
 
 namespace outgrad::validation {
 namespace {
@@ -30,12 +31,7 @@ std::string committed_function(const std::string& name) {
 
 /// What is refused of `text`; empty if it was read.
 std::string refusal(const std::string& text) {
-  try {
-    parse_foreign(text, "file.json");
-    return {};
-  } catch (const kernels::SpecError& error) {
-    return error.what();
-  }
+  return refusal_of([&] { parse_foreign(text, "file.json"); });
 }
 
 Json one_piece() {

@@ -17,6 +17,7 @@
 #include "kernels/formats.h"
 #include "kernels/host/errors.h"
 #include "kernels/support/files.h"
+#include "tests/refusal.h"
 #include "validation/sweep/quantiser_audit.h"
 
 namespace outgrad::validation {
@@ -188,13 +189,7 @@ TEST(Quantiser, RefusesInOneLineWithThePlace) {
   const auto expect = [](const std::function<void(Json&)>& spoil, const std::string& place) {
     Json json = small_json();
     spoil(json);
-    std::string why;
-    try {
-      const ForeignFunction function = function_of(json);
-      quantiser_errors(function, 0, kF16, {}, "file.json");
-    } catch (const kernels::SpecError& error) {
-      why = error.what();
-    }
+    const std::string why = refusal_of([&] { errors_of(json, kF16); });
     EXPECT_NE(why.find("file.json: " + place), std::string::npos) << place << " | " << why;
     EXPECT_EQ(why.find('\n'), std::string::npos);
     EXPECT_LT(why.size(), 200u) << why;

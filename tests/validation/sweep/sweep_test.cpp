@@ -4,13 +4,10 @@
 #include "validation/sweep/sweep.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <bit>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <numbers>
@@ -351,17 +348,7 @@ TEST(Segment, SurvivesJson) {
   EXPECT_TRUE(std::isnan(back.total[0].got));
 }
 
-class SweepFiles : public testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / ("outgrad_sweep_test_" + std::to_string(::getpid()));
-    std::filesystem::create_directory(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::filesystem::path folder_;
-};
-
-TEST_F(SweepFiles, InterruptedSweepContinuesWhereItWas) {
+TEST(SweepFiles, InterruptedSweepContinuesWhereItWas) {
   Subject subject = exact_subject(kBf16);
   std::atomic<std::int64_t> calls = 0;
   subject.forward = [exact = subject.forward, &calls](const float* x, float* y, std::uint32_t* mask,
@@ -370,7 +357,8 @@ TEST_F(SweepFiles, InterruptedSweepContinuesWhereItWas) {
     exact(x, y, mask, n);
   };
   SweepOptions options;
-  options.log = (folder_ / "log").string();
+  const kernels::ScratchFolder folder;
+  options.log = folder / "log";
   options.chunk_patterns = 4096;
   const std::string want = fingerprint(sweep_format(subject, options).all);
   const std::int64_t calls_of_all = calls.exchange(0);
@@ -388,7 +376,7 @@ TEST_F(SweepFiles, InterruptedSweepContinuesWhereItWas) {
   EXPECT_EQ(calls, calls_of_all) << "another kernel's chunks must not be used";
 }
 
-TEST_F(SweepFiles, ShardsMergeToTheWholeAndGapsAreRefused) {
+TEST(SweepFiles, ShardsMergeToTheWholeAndGapsAreRefused) {
   const Subject subject = exact_subject(kBf16);
   const std::vector<Domain> domains{{kBf16}};
   SweepOptions options;
