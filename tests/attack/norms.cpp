@@ -7,7 +7,6 @@
 #include <bit>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <span>
 #include <nlohmann/json.hpp>
 
