@@ -217,8 +217,7 @@ TEST(Check, WhatCannotBeToldIsUndecided) {
     SampleShape shape;
     shape.activation = "expression", shape.format = "f32", shape.rows = 32;
     BackwardHeader h = make_sample(shape);
-    if (!masked)
-      h = std::get<BackwardHeader>(read_header(OUTGRAD_SOURCE_DIR "/kernels/generated/tanh_f32.h"));
+    if (!masked) h = committed("tanh_f32");
     h.activation = "expression", h.function = function, h.x_limit = kExpressionEnd;
     return check_structure(h);
   };
@@ -239,8 +238,7 @@ TEST(Check, WhatCannotBeToldIsUndecided) {
 // y that no x is stored as refute nothing, and do not keep those from being looked at that do.
 TEST(Check, ABoundOfEvaluationIsRefutedByAStoredY) {
   for (const char* name : {"gelu_f32", "gelu_f16", "gelu_bf16"}) {
-    const BackwardHeader h = std::get<BackwardHeader>(
-        read_header(fmt::format("{}/kernels/generated/{}.h", OUTGRAD_SOURCE_DIR, name)));
+    const BackwardHeader h = committed(name);
     const Finding finding = prove_rounding(h, 0);
     EXPECT_EQ(finding.verdict, Verdict::Violated) << name << ": " << finding.why;
     EXPECT_TRUE(finding.witness) << name;
@@ -494,14 +492,13 @@ TEST(Check, NightlyRoundingBoundCoversSampledY) {
 
 // The class rel: what an absolute bound of the same size would let pass where g is small.
 TEST(Check, RelativeErrorsAreProven) {
-  const auto committed = std::get<BackwardHeader>(
-      read_header(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/gelu_f32_rel.h"));
-  EXPECT_EQ(prove_fit(committed, committed.bound_a).verdict, Verdict::Holds);
-  EXPECT_NE(prove_fit(committed, 0.98 * committed.bound_a).verdict, Verdict::Holds);
+  const BackwardHeader good = committed("gelu_f32_rel");
+  EXPECT_EQ(prove_fit(good, good.bound_a).verdict, Verdict::Holds);
+  EXPECT_NE(prove_fit(good, 0.98 * good.bound_a).verdict, Verdict::Holds);
   int damaged_rows = 0;
-  for (const Cell& cell : backward_cells(committed)) {
+  for (const Cell& cell : backward_cells(good)) {
     if (cell.left && cell.high == 0) continue;  // absolute: it runs into the limit 0
-    BackwardHeader h = committed;
+    BackwardHeader h = good;
     auto row = h.table.row(cell.row);
     // Everything 2^-16 of itself larger: |p/g - 1| is then about 2^-16, four times the claim, also where |p -
     // g| is far below it.
@@ -589,8 +586,7 @@ TEST(Check, TheDomainOfAnExpressionIsAClaim) {
 // than is seen of one formula alone.
 TEST(Check, AClampOnTheWrongSideOfTwoFormulasFails) {
   for (const char* name : {"elu_bf16", "elu_f16", "elu_f32"}) {
-    const auto h = std::get<BackwardHeader>(
-        read_header(fmt::format("{}/kernels/generated/{}.h", OUTGRAD_SOURCE_DIR, name)));
+    const BackwardHeader h = committed(name);
     EXPECT_EQ(check_structure(h).verdict, Verdict::Holds) << name;
     BackwardHeader damaged = h;
     damaged.y_max = -h.y_max;

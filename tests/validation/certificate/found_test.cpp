@@ -21,7 +21,7 @@
 namespace outgrad::validation {
 namespace {
 
-std::string committed(const std::string& name) {
+std::string committed_text(const std::string& name) {
   return kernels::read_file(OUTGRAD_SOURCE_DIR "/kernels/generated/" + name + ".h");
 }
 
@@ -94,7 +94,7 @@ TEST(Found, EveryCommittedBoundHasItsInput) {
   size_t bounds = 0;
   for (const std::string& name : headers()) {
     if (name.ends_with("_code") || name.ends_with("_fp8")) continue;  // they state no inputs
-    const std::string text = committed(name);
+    const std::string text = committed_text(name);
     for (std::sregex_iterator match(text.begin(), text.end(), bound_line), end; match != end; ++match) {
       constexpr double kEqual = -48;
       const std::string bound = (*match)[1];
@@ -120,7 +120,7 @@ TEST(Found, EveryCommittedBoundHasItsInput) {
 TEST(Found, AnotherFigureOrInputIsRefused) {
   for (const char* name : {"gelu_bf16", "gelu_f32", "gelu_f32_rel", "softplus_f32", "elu_bf16",
                            "gelu_forward_bf16", "gelu_e4m3_oracle"}) {
-    const std::string text = committed(name);
+    const std::string text = committed_text(name);
     ASSERT_EQ(refusal(text), "") << name;
     int rows = 0;
     for (const Statement& s : statements_of(text)) {
@@ -146,7 +146,7 @@ TEST(Found, AnotherFigureOrInputIsRefused) {
 // was written, for check took such an input for one of no row.
 TEST(Found, ARowAnswersInTheWholeOfItsOverlap) {
   for (const char* name : {"gelu_f32", "gelu_bf16", "silu_f16_parity", "gelu_mxfp8"}) {
-    const auto h = std::get<BackwardHeader>(parse_header(committed(name), "h.h"));
+    const auto h = std::get<BackwardHeader>(parse_header(committed_text(name), "h.h"));
     const Activation& activation = activation_of(h.activation, h.function, h.masked);
     const double largest = deployed_s(h, h.y_max, true);
     int ends = 0;
@@ -174,7 +174,7 @@ TEST(Found, AnEnclosureThatTellsTooLittleIsUndecided) {
 
 // A y that the format cannot store is no input.
 TEST(Found, NightlyAnInputIsANumberOfTheFormat) {
-  const std::string text = committed("gelu_bf16");
+  const std::string text = committed_text("gelu_bf16");
   for (const Statement& s : statements_of(text)) {
     if (text.substr(s.input_at - 4, 4) != "y = ") continue;
     const std::string why = refusal(

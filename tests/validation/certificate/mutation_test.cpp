@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <numbers>
@@ -30,10 +29,7 @@ std::vector<BackwardHeader> subjects() {
   shape.activation = "silu", shape.has_breaks = true, shape.degree = 5, shape.rows = 10,
   shape.scheme = kEstrin, shape.format = "f32", shape.has_right = true;
   headers.push_back(make_sample(shape));
-  for (const char* name : {"gelu_f32", "gelu_f16", "gelu_bf16"}) {
-    headers.push_back(std::get<BackwardHeader>(
-        read_header(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/" + name + ".h")));
-  }
+  for (const char* name : {"gelu_f32", "gelu_f16", "gelu_bf16"}) headers.push_back(committed(name));
   return headers;
 }
 
@@ -145,10 +141,6 @@ TEST(Mutation, EveryStructuralDamageFails) {
   }
 }
 
-ForwardHeader committed_forward(const std::string& name = "gelu_forward") {
-  return std::get<ForwardHeader>(read_header(OUTGRAD_SOURCE_DIR "/kernels/generated/" + name + ".h"));
-}
-
 double largest_relative_error(const ForwardHeader& h, const Cell& cell) {
   GeluOracle oracle;
   const auto row = cell.left ? h.tail.row(cell.row) : h.table.row(cell.row);
@@ -169,7 +161,7 @@ double largest_relative_error(const ForwardHeader& h, const Cell& cell) {
 
 // Every eighth row, each coefficient, up and down, against the header's claim and the row's own.
 TEST(Mutation, NightlyForwardCoefficientByOneUlp) {
-  const ForwardHeader h = committed_forward();
+  const ForwardHeader h = committed<ForwardHeader>("gelu_forward");
   const std::vector<Cell> cells = forward_cells(h);
   int broken = 0;
   for (size_t k = 0; k < cells.size(); k += 8) {
@@ -219,7 +211,7 @@ TEST(Mutation, ForwardDamageFails) {
               }
             }},
        }) {
-    ForwardHeader h = committed_forward();
+    ForwardHeader h = committed<ForwardHeader>("gelu_forward");
     damage(h);
     EXPECT_NE(check_header(h, Findings::to_failure).verdict(), Verdict::Holds) << what;
   }
@@ -297,7 +289,7 @@ TEST(Mutation, DamageOfAnF32ForwardsFormFails) {
            {"elu_forward", "A of ELU", [](ForwardHeader& h) { h.function = "0x1.8p+0*(exp(x)-1)"; }},
            {"elu_forward", "c2 of a row", coefficient(30, 3)},
        }) {
-    ForwardHeader h = committed_forward(name);
+    ForwardHeader h = committed<ForwardHeader>(name);
     if (name != last) {
       const CheckReport sound = check_header(h);
       EXPECT_EQ(sound.verdict(), Verdict::Holds) << to_text(sound);
@@ -308,14 +300,10 @@ TEST(Mutation, DamageOfAnF32ForwardsFormFails) {
   }
 }
 
-RoundedForwardHeader committed_rounded(const std::string& name) {
-  return std::get<RoundedForwardHeader>(read_header(OUTGRAD_SOURCE_DIR "/kernels/generated/" + name + ".h"));
-}
-
 TEST(Mutation, NightlyRoundedForwardDamageFails) {
   using Damage = std::function<void(RoundedForwardHeader&)>;
   for (const char* name : {"gelu_forward_f16", "gelu_forward_bf16", "silu_forward_f16"}) {
-    EXPECT_EQ(check_header(committed_rounded(name)).verdict(), Verdict::Holds) << name;
+    EXPECT_EQ(check_header(committed<RoundedForwardHeader>(name)).verdict(), Verdict::Holds) << name;
     for (const auto& [what, damage] : std::map<std::string, Damage>{
              {"kFormat", [](RoundedForwardHeader& h) { h.format = h.format == "f16" ? "bf16" : "f16"; }},
              {"kXStar up", [](RoundedForwardHeader& h) { h.x_star = std::nextafter(h.x_star, 0.0f); }},
@@ -336,7 +324,7 @@ TEST(Mutation, NightlyRoundedForwardDamageFails) {
              {"kA lowered by 2%", [](RoundedForwardHeader& h) { h.bound_a *= 0.98; }},
              {"kCoreA lowered by 2%", [](RoundedForwardHeader& h) { h.bound_core *= 0.98; }},
          }) {
-      RoundedForwardHeader h = committed_rounded(name);
+      RoundedForwardHeader h = committed<RoundedForwardHeader>(name);
       damage(h);
       EXPECT_NE(check_header(h, Findings::to_failure).verdict(), Verdict::Holds) << name << ": " << what;
     }
@@ -365,7 +353,7 @@ TEST(Mutation, NightlyDamageOfAForwardsFormFails) {
            {"elu_forward_bf16", "kXMax", [](RoundedForwardHeader& h) { h.x_max = 1; }},
            {"silu_forward_bf16", "kXStar left out", masked},
        }) {
-    RoundedForwardHeader h = committed_rounded(name);
+    RoundedForwardHeader h = committed<RoundedForwardHeader>(name);
     damage(h);
     EXPECT_NE(check_header(h, Findings::to_failure).verdict(), Verdict::Holds) << name << ": " << what;
   }

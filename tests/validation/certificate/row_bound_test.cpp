@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <random>
@@ -17,21 +16,20 @@
 namespace outgrad::validation {
 namespace {
 
-const BackwardHeader& committed() {
-  static const BackwardHeader h = std::get<BackwardHeader>(
-      read_header(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/gelu_f32_ulp.h"));
+const BackwardHeader& two_words() {
+  static const auto h = committed("gelu_f32_ulp");
   return h;
 }
 
 // An x on the branch m with f(x) = y, and g there, to within 2^-90.
 Interval gradient_at(double y, bool m) {
-  const Activation& activation = activation_of(committed());
+  const Activation& activation = activation_of(two_words());
   const Interval root = sqrt(Interval(y) - activation.y_star());
   return activation.only().f.at<1>(activation.inverse_signed_root(m ? root : -root))[1];
 }
 
 TEST(RowBound, HoldsAtRandomOutputsAndIsNotLoose) {
-  const BackwardHeader& h = committed();
+  const BackwardHeader& h = two_words();
   ASSERT_TRUE(h.two_word);
   EXPECT_LE(h.bound_ulp, 0.75);  // what the variant is for
   EXPECT_EQ(h.ulp_from, 0x1p-6);
@@ -64,19 +62,18 @@ TEST(RowBound, HoldsAtRandomOutputsAndIsNotLoose) {
 Verdict ulps(const BackwardHeader& h) { return prove_row_claims(h).back().verdict; }
 
 TEST(RowBound, NightlyAClaimBelowTheTruthFails) {
-  EXPECT_EQ(ulps(committed()), Verdict::Holds);
-  BackwardHeader h = committed();
+  EXPECT_EQ(ulps(two_words()), Verdict::Holds);
+  BackwardHeader h = two_words();
   h.bound_ulp = 0.55;
   EXPECT_NE(ulps(h), Verdict::Holds);
-  h = committed();
+  h = two_words();
   h.ulp_from = 0x1p-9;  // there s carries too much rounding
   EXPECT_NE(ulps(h), Verdict::Holds);
 }
 
 // The default of f32: A + B row by row is below the sum of kA and kB, which belong to different rows.
 TEST(RowBound, SumOfOneRowsErrorsIsProven) {
-  const auto h = std::get<BackwardHeader>(
-      read_header(std::string(OUTGRAD_SOURCE_DIR) + "/kernels/generated/gelu_f32.h"));
+  const auto h = committed("gelu_f32");
   EXPECT_LE(h.bound_ab, 0x1p-23);
   EXPECT_GT(h.bound_a + h.bound_b, h.bound_ab);
   const std::vector<double> fit_errors = row_fit_errors(h);
@@ -88,7 +85,7 @@ TEST(RowBound, SumOfOneRowsErrorsIsProven) {
 
 TEST(RowBound, DamageThatStaysWithinAFails) {
   // The row that serves |g| just above 2^-6 may err by far less than kA.
-  const int row = deployed_selection(committed(), committed().y_hi + 0x1.8p-12f, true).row;
+  const int row = deployed_selection(two_words(), two_words().y_hi + 0x1.8p-12f, true).row;
   const std::map<std::string, std::function<void(BackwardHeader&)>> damages{
       {"c0", [&](BackwardHeader& h) { h.table.row(row)[1] += 0x1.8p-30f; }},
       {"its low part", [&](BackwardHeader& h) { h.table.row(row)[h.degree + 2] += 0x1.8p-30f; }},
@@ -96,14 +93,14 @@ TEST(RowBound, DamageThatStaysWithinAFails) {
       {"centre",
        [&](BackwardHeader& h) { h.table.row(row)[0] = std::nextafter(h.table.row(row)[0], 1.0f); }}};
   for (const auto& [what, damage] : damages) {
-    BackwardHeader h = committed();
+    BackwardHeader h = two_words();
     damage(h);
     EXPECT_NE(ulps(h), Verdict::Holds) << what;
   }
 }
 
 TEST(RowBound, NotANumberIsUndecided) {
-  BackwardHeader h = committed();
+  BackwardHeader h = two_words();
   h.table.row(300)[2] = std::nanf("");
   const std::vector<double> no_errors(static_cast<size_t>(h.rows), 0.0);
   for (const RowMeasure measure : {RowMeasure::sum, RowMeasure::ulps})
@@ -118,7 +115,7 @@ TEST(RowBound, StructuralDamageFails) {
       {"kUlp", [](BackwardHeader& h) { h.bound_ulp = 0.5; }},
       {"kClass", [](BackwardHeader& h) { h.accuracy = "ulp:0.6"; }}};
   for (const auto& [what, damage] : damages) {
-    BackwardHeader h = committed();
+    BackwardHeader h = two_words();
     damage(h);
     EXPECT_NE(check_header(h, Findings::to_failure).verdict(), Verdict::Holds) << what;
   }

@@ -61,11 +61,6 @@ std::map<std::pair<double, bool>, Range> sampled(const std::vector<Sample>& samp
   return ranges;
 }
 
-BackwardHeader committed(const char* name) {
-  return std::get<BackwardHeader>(
-      read_header(fmt::format("{}/kernels/generated/{}.h", OUTGRAD_SOURCE_DIR, name)));
-}
-
 std::string failures_of(const BackwardHeader& h) {
   std::string names;
   for (const Finding& finding : prove_storage(h)) {
@@ -118,12 +113,12 @@ TEST(Storage, NightlyParityCoversAndMeetsDenseSamples) {
 // A branch has half as many numbers, and so a larger O than beside a mask.
 TEST(Storage, NightlyAParityHeaderSaysNothingOfTheFormatThatCarriesIt) {
   for (const auto& [name, carrier] : {std::pair{"gelu", "bf16"}, {"mish", "f16"}}) {
-    const BackwardHeader parity = committed(fmt::format("{}_{}_parity", name, carrier).c_str());
+    const BackwardHeader parity = committed(fmt::format("{}_{}_parity", name, carrier));
     EXPECT_EQ(failures_of(parity), "") << parity.name;
     BackwardHeader other = parity;
     other.format = carrier;
     EXPECT_NE(failures_of(other).find("O"), std::string::npos) << parity.name;
-    other = committed(fmt::format("{}_{}", name, carrier).c_str());
+    other = committed(fmt::format("{}_{}", name, carrier));
     EXPECT_GT(parity.storage.oracle, other.storage.oracle) << parity.name;
     other.format = parity.format;
     EXPECT_NE(failures_of(other).find("O"), std::string::npos) << parity.name;

@@ -4,13 +4,10 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <limits>
-#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -100,11 +97,10 @@ TEST(Tensors, NumpyFilesAreRead) {
 }
 
 TEST(Tensors, FilesOnDiskAndInMemoryAgree) {
-  const std::string folder = testing::TempDir() + "/outgrad_tensors_" + std::to_string(::getpid());
-  std::filesystem::create_directory(folder);
+  const kernels::ScratchFolder folder;
   for (const std::string& bytes :
        {from_hex(kStoredNpzHex), from_hex(kDeflatedNpzHex), safetensors_bytes({{"gamma", {1, 2}}}, {})}) {
-    const std::string path = folder + "/tensors";
+    const std::string path = folder / "tensors";
     kernels::write_file(path, bytes);
     const auto on_disk = open_tensors(path);
     const auto in_memory = parse_tensors("F", bytes);
@@ -112,11 +108,10 @@ TEST(Tensors, FilesOnDiskAndInMemoryAgree) {
     for (const TensorInfo& tensor : in_memory->tensors())
       EXPECT_EQ(on_disk->read(on_disk->find(tensor.name)), in_memory->read(tensor));
   }
-  EXPECT_THROW(open_tensors(folder + "/none"), kernels::IoError);
-  EXPECT_THROW(open_tensors(folder), kernels::IoError);
-  kernels::write_file(folder + "/empty", "");
-  EXPECT_THROW(open_tensors(folder + "/empty"), kernels::SpecError);
-  std::filesystem::remove_all(folder);
+  EXPECT_THROW(open_tensors(folder / "none"), kernels::IoError);
+  EXPECT_THROW(open_tensors(folder.path()), kernels::IoError);
+  kernels::write_file(folder / "empty", "");
+  EXPECT_THROW(open_tensors(folder / "empty"), kernels::SpecError);
 }
 
 TEST(Tensors, HostileSafetensorsHeadersAreRefused) {
