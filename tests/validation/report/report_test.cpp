@@ -144,6 +144,20 @@ class Report : public CommandTest {
     kernels::write_file(file(name), text);
   }
   Results read() const { return read_results(folder_.string(), file("generated")); }
+  static Json committed(const std::string& name) {
+    return Json::parse(kernels::read_file(OUTGRAD_SOURCE_DIR "/notebooks_data/" + name));
+  }
+  /// A sweep with another value at a place.
+  void write_sweep(const std::string& name, Json sweep, const char* place, const Json& value) const {
+    if (*place) sweep[Json::json_pointer(place)] = value;
+    write("sweeps/" + name, sweep.dump());
+  }
+  /// How many stores fail.
+  std::ptrdiff_t failed_stores() const {
+    return std::ranges::count_if(requirements(read()), [](const Requirement& row) {
+      return row.format == "stores" && row.verdict() == RequirementVerdict::fail;
+    });
+  }
 
   /// Applies `change` to a file's JSON, reads all, and puts the file back.
   void with_changed(const std::string& name, const std::function<void(Json&)>& change,
@@ -432,16 +446,10 @@ TEST_F(Report, ShardsAreNoSweep) {
 }
 
 TEST_F(Report, AProductBeyondWhatItsHeaderProvesFails) {
-  const Json sound = Json::parse(
-      kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/sweeps/silu_bf16_product.json"));
+  const Json sound = committed("sweeps/silu_bf16_product.json");
   const auto failed_with = [&](const char* place, const Json& value) {
-    Json sweep = sound;
-    if (*place) sweep[Json::json_pointer(place)] = value;
-    write("sweeps/silu_bf16_product.json", sweep.dump());
-    const std::vector<Requirement> rows = requirements(read());
-    return std::count_if(rows.begin(), rows.end(), [](const Requirement& row) {
-      return row.format == "stores" && row.verdict() == RequirementVerdict::fail;
-    });
+    write_sweep("silu_bf16_product.json", sound, place, value);
+    return failed_stores();
   };
   EXPECT_EQ(failed_with("", {}), 0);
   EXPECT_EQ(failed_with("/T/bound", 0.0164), 1);
@@ -452,18 +460,9 @@ TEST_F(Report, AProductBeyondWhatItsHeaderProvesFails) {
 }
 
 TEST_F(Report, AStoreBeyondWhatItsHeaderProvesFails) {
-  const Json sound = Json::parse(
-      kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/sweeps/gelu_code_bf16.json"));
+  const Json sound = committed("sweeps/gelu_code_bf16.json");
   const auto written = [&](const char* place, const Json& value) {
-    Json sweep = sound;
-    if (*place) sweep[Json::json_pointer(place)] = value;
-    write("sweeps/gelu_code_bf16.json", sweep.dump());
-  };
-  const auto failed = [&] {
-    const std::vector<Requirement> rows = requirements(read());
-    return std::count_if(rows.begin(), rows.end(), [](const Requirement& row) {
-      return row.format == "stores" && row.verdict() == RequirementVerdict::fail;
-    });
+    write_sweep("gelu_code_bf16.json", sound, place, value);
   };
   const auto before = read().sweeps.size();
   written("", {});
@@ -473,30 +472,28 @@ TEST_F(Report, AStoreBeyondWhatItsHeaderProvesFails) {
   ASSERT_EQ(results.store_sweeps[0].stores.size(), 10u);
   EXPECT_FALSE(results.store_sweeps[0].stores[7].bias.has_value());
   EXPECT_GT(results.store_sweeps[0].stores[8].bias.value(), 0);
-  EXPECT_EQ(failed(), 0);
+  EXPECT_EQ(failed_stores(), 0);
   // y in 8 bits, which is swept at some scales, has another row, which says so.
-  Json scaled = Json::parse(
-      kernels::read_file(std::string(OUTGRAD_SOURCE_DIR) + "/notebooks_data/sweeps/gelu_fp8_bf16.json"));
+  Json scaled = committed("sweeps/gelu_fp8_bf16.json");
   const auto searched = [&] {
-    const std::vector<Requirement> rows = requirements(read());
-    return std::count_if(rows.begin(), rows.end(), [](const Requirement& row) {
+    return std::ranges::count_if(requirements(read()), [](const Requirement& row) {
       return row.format == "stores" && row.established == "searched" && row.value;
     });
   };
   EXPECT_EQ(searched(), 0);
   write("sweeps/gelu_fp8_bf16.json", scaled.dump());
   EXPECT_EQ(searched(), 1);
-  EXPECT_EQ(failed(), 0);
+  EXPECT_EQ(failed_stores(), 0);
   scaled["domains"][4]["T"]["bound"] = 0.08;
   write("sweeps/gelu_fp8_bf16.json", scaled.dump());
-  EXPECT_EQ(failed(), 1);
+  EXPECT_EQ(failed_stores(), 1);
   fs::remove(file("sweeps/gelu_fp8_bf16.json"));
   written("/domains/3/T/bound", 0.04);
-  EXPECT_EQ(failed(), 1);
+  EXPECT_EQ(failed_stores(), 1);
   written("/domains/9/bias/bound", 1e-5);
-  EXPECT_EQ(failed(), 1);
+  EXPECT_EQ(failed_stores(), 1);
   written("/domains/2/counts/wrong_special", 1);
-  EXPECT_EQ(failed(), 1);
+  EXPECT_EQ(failed_stores(), 1);
   for (const auto& [place, value] : std::vector<std::pair<const char*, Json>>{
            {"/domains/0/counts/patterns", 65535}, {"/domains/5/T", nullptr}, {"/domains/1/proven/T", 0}}) {
     written(place, value);
@@ -553,7 +550,7 @@ TEST_F(Report, AFunctionOfOnesOwnIsReported) {
   EXPECT_EQ(found.at("own mine_bf16: K, coordinate"), own.bound_k);
 
   // A fit without its header says less; beside its header, nothing more.
-  Json fit = Json::parse(kernels::read_file(OUTGRAD_SOURCE_DIR "/notebooks_data/fits/gelu_bf16.json"));
+  Json fit = committed("fits/gelu_bf16.json");
   fit["activation"] = "expression", fit["name"] = "mine_bf16";
   write("fits/mine_bf16.json", fit.dump());
   EXPECT_EQ(reported(read()), found);
