@@ -1,9 +1,7 @@
-// Depth-first construction of a constrained space over bit tables.
+// Depth-first construction of a constrained space.
 #include "autotune/space/space.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <set>
 #include <stdexcept>
 
@@ -23,9 +21,6 @@ std::vector<std::uint64_t> strides_of(const std::vector<Parameter>& parameters) 
   }
   return strides;
 }
-
-constexpr std::size_t kWord = 64;
-std::size_t words_of(std::size_t bits) { return (bits + kWord - 1) / kWord; }
 
 }  // namespace
 
@@ -127,216 +122,55 @@ std::size_t Space::index_of(const std::string& name) const {
   throw std::invalid_argument("unknown parameter " + name);
 }
 
-// One construction: tables of the constraints, an order of the parameters, the depth-first search.
+// One construction: a depth-first search over the parameters as they were declared, which asks a constraint
+// as soon as all of its parameters are assigned.
 class Space::Solver {
  public:
   Solver(const Space& space, std::size_t most)
       : parameters_(space.parameters_), constraints_(space.constraints_), most_(most),
-        strides_(strides_of(parameters_)) {
-    for (const Constraint& constraint : constraints_) {
-      cuts_.push_back({constraint.why, 0});
-      tables_.push_back(table_of(constraint));
+        strides_(strides_of(parameters_)), asked_(parameters_.size()), values_(parameters_.size()) {
+    for (std::size_t c = 0; c < constraints_.size(); ++c) {
+      cuts_.push_back({constraints_[c].why});
+      asked_[std::ranges::max(constraints_[c].over)].push_back(c);
     }
-    choose_order();
-    for (std::size_t c = 0; c < constraints_.size(); ++c) make_filters(c);
-    for (const std::size_t p : order_) masks_.emplace_back(words_of(length(p)));
-    at_.resize(order_.size());
   }
 
   Points solve() && {
-    if (order_.empty())
-      ranks_.push_back(0);  // the empty product is one point
-    else
-      assign(0, 0);
+    assign(0, 0);
     return Points(parameters_, std::move(ranks_), std::move(cuts_));
   }
 
  private:
-  // Up to so many combinations a constraint is tabulated: a few milliseconds of calls. A wider one is asked
-  // at its last parameter.
-  static constexpr double kTableCombinations = 1 << 20;
-
-  // A constraint's verdict over all combinations of its parameters, the last named one fastest; empty: too
-  // many.
-  struct Table {
-    std::vector<char> holds;
-    double share = 1;  // of combinations that hold
-  };
-  // What a constraint says of one parameter when those of its parameters that come before it are assigned.
-  struct Filter {
-    std::size_t constraint = 0;
-    // (depth, factor): the row is the sum of position x factor
-    std::vector<std::pair<std::size_t, std::size_t>> before;
-    // bits of the values that can be completed; empty: ask the predicate
-    std::vector<std::uint64_t> rows;
-  };
-
-  std::size_t length(std::size_t parameter) const { return parameters_[parameter].values.size(); }
-
-  Table table_of(const Constraint& constraint) const {
-    double combinations = 1;
-    for (const std::size_t p : constraint.over) combinations *= static_cast<double>(length(p));
-    const bool whole = combinations <= kTableCombinations;
-    constexpr std::size_t kSample = 1024;  // enough to order parameters by
-    const std::size_t count = whole ? static_cast<std::size_t>(combinations) : kSample;
-    Table table{std::vector<char>(whole ? count : 0), 0};
-    std::size_t held = 0;
-    Point values(constraint.over.size());
-    std::uint64_t scrambled = 1;
-    for (std::size_t n = 0; n < count; ++n) {
-      std::uint64_t rest = n;
-      for (std::size_t i = values.size(); i-- > 0;) {
-        // Knuth's MMIX generator
-        if (!whole) rest = scrambled = scrambled * 6364136223846793005u + 1442695040888963407u;
-        const auto& list = parameters_[constraint.over[i]].values;
-        values[i] = list[(whole ? rest : rest >> 33) % list.size()];
-        rest /= list.size();
-      }
-      const bool holds = constraint.holds(values);
-      held += holds;
-      if (whole) table.holds[n] = static_cast<char>(holds);
-    }
-    table.share = (static_cast<double>(held) + 0.5) / (static_cast<double>(count) + 1);
-    return table;
+  bool holds(std::size_t c) {
+    seen_.clear();
+    for (const std::size_t p : constraints_[c].over) seen_.push_back(values_[p]);
+    return constraints_[c].holds(seen_);
   }
 
-  // Greedy: next comes the parameter whose constraints, weighted by how many of their parameters are then
-  // assigned, cut most for its length. Parameters that no constraint names come last: they only multiply.
-  void choose_order() {
-    std::vector<bool> assigned(parameters_.size());
-    depth_of_.resize(parameters_.size());
-    for (std::size_t depth = 0; depth < parameters_.size(); ++depth) {
-      std::size_t best = parameters_.size();
-      double best_score = 0;
-      for (std::size_t p = 0; p < parameters_.size(); ++p) {
-        if (assigned[p]) continue;
-        double score = std::log(static_cast<double>(length(p)));
-        bool constrained = false;
-        for (std::size_t c = 0; c < constraints_.size(); ++c) {
-          const auto& over = constraints_[c].over;
-          if (std::find(over.begin(), over.end(), p) == over.end()) continue;
-          constrained = true;
-          const auto known =
-              std::count_if(over.begin(), over.end(), [&](std::size_t q) { return assigned[q]; });
-          score +=
-              std::log(tables_[c].share) * static_cast<double>(known + 1) / static_cast<double>(over.size());
-        }
-        if (!constrained) score += 1e9;
-        if (best == parameters_.size() || score < best_score) best = p, best_score = score;
-      }
-      assigned[best] = true;
-      depth_of_[best] = depth;
-      order_.push_back(best);
-    }
-    filters_.resize(order_.size());
-  }
-
-  void make_filters(std::size_t c) {
-    std::vector<std::size_t> over = constraints_[c].over, factor(over.size());
-    std::size_t product = 1;
-    for (std::size_t i = over.size(); i-- > 0;) factor[i] = product, product *= length(over[i]);
-    std::vector<std::size_t> turn(over.size());  // its parameters by depth
-    for (std::size_t i = 0; i < turn.size(); ++i) turn[i] = i;
-    std::sort(turn.begin(), turn.end(),
-              [&](std::size_t a, std::size_t b) { return depth_of_[over[a]] < depth_of_[over[b]]; });
-    if (tables_[c].holds.empty()) {
-      filters_[depth_of_[over[turn.back()]]].push_back({c, {}, {}});
+  void assign(std::size_t p, std::uint64_t rank) {
+    if (p == parameters_.size()) {
+      if (ranks_.size() == most_)
+        throw std::length_error("the space has more than " + std::to_string(most_) + " points");
+      ranks_.push_back(rank);
       return;
     }
-    // possible[row]: whether the combination of the first k + 1 parameters (by depth) can be completed; k
-    // from the last down.
-    std::vector<char> possible(product);
-    for (std::size_t n = 0; n < product; ++n) {
-      std::size_t rest = n, at = 0;
-      for (std::size_t k = turn.size(); k-- > 0;) {
-        at += rest % length(over[turn[k]]) * factor[turn[k]];
-        rest /= length(over[turn[k]]);
-      }
-      possible[n] = tables_[c].holds[at];
+    for (const std::int64_t value : parameters_[p].values) {
+      values_[p] = value;
+      const auto broken = std::ranges::find_if_not(asked_[p], [&](std::size_t c) { return holds(c); });
+      if (broken == asked_[p].end())
+        assign(p + 1, rank);
+      else
+        ++cuts_[*broken].partial_points;
+      rank += strides_[p];
     }
-    for (std::size_t k = turn.size(); k-- > 0;) {
-      const std::size_t values = length(over[turn[k]]), words = words_of(values),
-                        rows = possible.size() / values;
-      Filter filter{c, {}, std::vector<std::uint64_t>(rows * words)};
-      std::vector<char> shorter(rows);
-      for (std::size_t n = 0; n < possible.size(); ++n) {
-        if (!possible[n]) continue;
-        filter.rows[n / values * words + n % values / kWord] |= std::uint64_t{1} << (n % values % kWord);
-        shorter[n / values] = 1;
-      }
-      std::size_t step = words;
-      for (std::size_t i = k; i-- > 0;) {
-        filter.before.push_back({depth_of_[over[turn[i]]], step});
-        step *= length(over[turn[i]]);
-      }
-      // A table of ones says nothing; the last one stands for the constraint all the same.
-      if (k + 1 == turn.size() || std::find(possible.begin(), possible.end(), 0) != possible.end())
-        filters_[depth_of_[over[turn[k]]]].push_back(std::move(filter));
-      possible = std::move(shorter);
-    }
-  }
-
-  void apply(const Filter& filter, std::vector<std::uint64_t>& mask, std::size_t depth) {
-    std::uint64_t cut = 0;
-    if (!filter.rows.empty()) {
-      std::size_t row = 0;
-      for (const auto& [before, factor] : filter.before) row += at_[before] * factor;
-      for (std::size_t w = 0; w < mask.size(); ++w) {
-        cut += static_cast<std::uint64_t>(std::popcount(mask[w] & ~filter.rows[row + w]));
-        mask[w] &= filter.rows[row + w];
-      }
-    } else {
-      const auto& over = constraints_[filter.constraint].over;
-      seen_.resize(over.size());
-      for (std::size_t i = 0; i < over.size(); ++i) {
-        const std::size_t known = depth_of_[over[i]];
-        if (known != depth) seen_[i] = parameters_[over[i]].values[at_[known]];
-      }
-      const auto self =
-          static_cast<std::size_t>(std::find(over.begin(), over.end(), order_[depth]) - over.begin());
-      for (std::size_t w = 0; w < mask.size(); ++w)
-        for (std::uint64_t left = mask[w]; left != 0; left &= left - 1) {
-          seen_[self] =
-              parameters_[order_[depth]].values[w * kWord + static_cast<std::size_t>(std::countr_zero(left))];
-          if (constraints_[filter.constraint].holds(seen_)) continue;
-          mask[w] &= ~(left & (~left + 1));
-          ++cut;
-        }
-    }
-    cuts_[filter.constraint].partial_points += cut;
-  }
-
-  void assign(std::size_t depth, std::uint64_t rank) {
-    std::vector<std::uint64_t>& mask = masks_[depth];
-    const std::size_t values = length(order_[depth]);
-    std::fill(mask.begin(), mask.end(), ~std::uint64_t{0});
-    if (values % kWord != 0) mask.back() = (std::uint64_t{1} << (values % kWord)) - 1;
-    for (const Filter& filter : filters_[depth]) apply(filter, mask, depth);
-    const std::uint64_t stride = strides_[order_[depth]];
-    for (std::size_t w = 0; w < mask.size(); ++w)
-      for (std::uint64_t left = mask[w]; left != 0; left &= left - 1) {
-        at_[depth] = w * kWord + static_cast<std::size_t>(std::countr_zero(left));
-        const std::uint64_t next = rank + stride * at_[depth];
-        if (depth + 1 < order_.size()) {
-          assign(depth + 1, next);
-        } else {
-          if (ranks_.size() == most_)
-            throw std::length_error("the space has more than " + std::to_string(most_) + " points");
-          ranks_.push_back(next);
-        }
-      }
   }
 
   const std::vector<Parameter>& parameters_;
   const std::vector<Constraint>& constraints_;
   std::size_t most_;
   std::vector<std::uint64_t> strides_;
-  std::vector<Table> tables_;
-  std::vector<std::size_t> order_, depth_of_;  // parameter at each depth, depth of each parameter
-  std::vector<std::vector<Filter>> filters_;  // by depth
-  std::vector<std::vector<std::uint64_t>> masks_;  // by depth: values still possible
-  std::vector<std::size_t> at_;  // by depth: position of the value assigned
-  Point seen_;
+  std::vector<std::vector<std::size_t>> asked_;  // constraints, by the last of their parameters
+  Point values_, seen_;
   std::vector<std::uint64_t> ranks_;
   std::vector<Points::Cut> cuts_;
 };

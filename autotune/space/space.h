@@ -1,10 +1,10 @@
 // A search space given by parameters and constraints, and the points that satisfy them.
 //
-// Constraints are solved during construction: a constraint over few combinations becomes bit tables of the
-// values that can still be completed, one for each of its parameters, so that a partial point is abandoned at
-// the first parameter that dooms it; parameters are assigned in the order in which constraints bite. The raw
-// product is never enumerated. A parameter is a name and an ordered list of integer values; what the values
-// mean is the business of whoever declares the space (autotune/space/variant.h for the CPU kernels).
+// Constraints are solved during construction: parameters are assigned in the order of their declaration, and
+// a constraint is asked as soon as all of its own are, so that a partial point is abandoned there and the raw
+// product is never enumerated. Whoever declares a space puts side by side what is constrained together. A
+// parameter is a name and an ordered list of integer values; what the values mean is the business of that
+// caller (autotune/space/variant.h for the CPU kernels).
 #pragma once
 
 #include <cstdint>

@@ -124,29 +124,26 @@ TEST(Space, OfABillionRawPointsWithAMillionValidFewAreLookedAtInVain) {
   EXPECT_LT(looked_at(points), 10 * points.size()) << size_report(points);
 }
 
-// Random spaces, some with a constraint too wide for a table: the points are those that filtering gives, in
-// the same order.
+// Random spaces: the points are those that filtering gives, in the same order.
 TEST(Space, RandomSpacesEqualTheirFilteredProducts) {
   std::uint64_t state = 11;
   const auto below = [&](std::uint64_t n) { return kernels::next_random(state) % n; };
   for (int trial = 0; trial < 60; ++trial) {
     Space space;
-    const bool wide = trial % 20 == 0;
-    const std::size_t parameters = wide ? 7 : 1 + below(5);
+    const std::size_t parameters = 1 + below(5);
     std::vector<std::string> names;
     for (std::size_t p = 0; p < parameters; ++p) {
       std::vector<std::int64_t> values;
-      for (std::uint64_t v = 0, count = wide ? 8 : 1 + below(trial % 3 == 0 ? 70 : 6); v < count; ++v)
+      for (std::uint64_t v = 0, count = 1 + below(trial % 3 == 0 ? 70 : 6); v < count; ++v)
         values.push_back(static_cast<std::int64_t>(v * 7 % 97));
       names.push_back("p" + std::to_string(p));
       space.parameter(names.back(), values);
     }
     std::vector<std::pair<std::vector<std::size_t>, Space::Predicate>> constraints;
-    for (std::uint64_t c = 0, count = wide ? 3 : below(4); c < count; ++c) {
+    for (std::uint64_t c = 0, count = below(4); c < count; ++c) {
       std::vector<std::size_t> over;
       for (std::size_t p = 0; p < parameters; ++p)
-        if ((wide && c == 0) || below(2) == 0)
-          over.insert(over.begin() + static_cast<std::ptrdiff_t>(below(over.size() + 1)), p);
+        if (below(2) == 0) over.insert(over.begin() + static_cast<std::ptrdiff_t>(below(over.size() + 1)), p);
       if (over.empty()) continue;
       const auto modulus = static_cast<std::int64_t>(2 + below(5));
       const Space::Predicate holds = [modulus](const Point& seen) {
@@ -176,9 +173,9 @@ TEST(Space, RandomSpacesEqualTheirFilteredProducts) {
     };
     double raw = 1;
     for (const Parameter& parameter : space.parameters()) raw *= static_cast<double>(parameter.values.size());
-    if (raw > (wide ? 3e6 : 1e5)) continue;
+    if (raw > 1e5) continue;
     visit(0);
-    const Points points = space.construct(3'000'000);
+    const Points points = space.construct();
     ASSERT_EQ(points.size(), filtered.size()) << trial;
     for (std::size_t i = 0; i < points.size(); ++i) ASSERT_EQ(points[i], filtered[i]) << trial;
   }
@@ -215,7 +212,7 @@ TEST(Space, ReportsContradictionsByName) {
   const Points points = space.construct();
   EXPECT_TRUE(points.empty());
   EXPECT_NE(size_report(points).find("contradictory"), std::string::npos);
-  EXPECT_NE(size_report(points).find("; 2 combinations left out, because a exceeds b"), std::string::npos)
+  EXPECT_NE(size_report(points).find("; 4 combinations left out, because a exceeds b"), std::string::npos)
       << size_report(points);
 }
 
@@ -225,9 +222,8 @@ TEST(Space, ReportsLargeCountsInGroupsOfThreeDigits) {
   std::iota(numbers.begin(), numbers.end(), 0);
   space.parameter("a", numbers).parameter("b", numbers);
   space.constraint("a exceeds b", {"a", "b"}, [](const Point& p) { return p[0] > p[1]; });
-  // a = 0 leaves no b: one partial point. Of the others, as many pairs as there are valid ones.
   EXPECT_EQ(size_report(space.construct()),
-            "2500 raw points, 1225 valid; 1,226 combinations left out, because a exceeds b");
+            "2500 raw points, 1225 valid; 1,275 combinations left out, because a exceeds b");
 }
 
 TEST(Space, RefusesWhatCannotBeMeant) {
