@@ -69,9 +69,10 @@ const std::map<std::string, std::string>& types() {
 const std::string kIncluded =
     "#include \"autotune/space/arguments.h\"\n#include \"kernels/host/elementwise.h\"\n";
 
-// The header under its own name for the compiler's messages, then the one function. Another header of the
-// same struct's name may be among the committed ones: none of them is included.
-std::string source_of(const GeneratedHeader& header, FormatId format) {
+// The header under its own name for the compiler's messages, then one function over its kernel. Another
+// header of the same struct's name may be among the committed ones: none of them is included.
+std::string source_of(const GeneratedHeader& header, FormatId format, const std::string& symbol,
+                      const std::string& schedule) {
   const std::string t = types().at(name_of(format)), y = types().at(header.format);
   const std::string run = header.forward
                               ? "call<KernelId::kGeluForward, " + t +
@@ -79,17 +80,12 @@ std::string source_of(const GeneratedHeader& header, FormatId format) {
                               : "call<KernelId::kGeluBackward, " + t + ", " + y +
                                     ">(a, [](auto... x) { activation_backward<Fit, " + t + ", kSchedule, " +
                                     y + ">(x...); });";
-  return kIncluded + included_text(header.text, header.path) +
-         "extern \"C\" __attribute__((visibility(\"default\"))) void " + kSymbol +
+  return included_text(header.text, header.path) +
+         "extern \"C\" __attribute__((visibility(\"default\"))) void " + symbol +
          "(const outgrad::autotune::Arguments& a) {\n  using namespace outgrad::kernels;\n  using Fit = "
          "generated::" +
-         header.type + ";\n  constexpr CpuSchedule kSchedule{.vector_bits = kBestVectorBits};\n  " + run +
-         "\n}\n";
+         header.type + ";\n  constexpr CpuSchedule kSchedule" + schedule + ";\n  " + run + "\n}\n";
 }
-
-}  // namespace
-
-namespace {
 
 kernels::SpecError bad_line(const std::string& path, int line, const std::string& why) {
   return {path, "line " + std::to_string(line), why};
@@ -242,13 +238,7 @@ Fits header_fits(const std::vector<GeneratedHeader>& headers, FormatId format, c
   std::string source = kIncluded, origin;
   for (const GeneratedHeader& header : headers) {
     if (header.format != name_of(format)) continue;
-    source += included_text(header.text, header.path) +
-              "extern \"C\" __attribute__((visibility(\"default\"))) void " + kSymbol + "_" + header.type +
-              "(const outgrad::autotune::Arguments& a) {\n  using namespace outgrad::kernels;\n  "
-              "call<KernelId::kGeluBackward, " +
-              types().at(header.format) +
-              ">(a, [](auto... x) { activation_backward<generated::" + header.type + ", " +
-              types().at(header.format) + ", CpuSchedule{.threads = 1}>(x...); });\n}\n";
+    source += source_of(header, format, kSymbol + ("_" + header.type), "{.threads = 1}");
     choices.push_back(choice_from(header));
     if (origin.empty()) origin = fs::path(header.path).parent_path().string();
   }
@@ -267,9 +257,10 @@ void run_generated_header(const GeneratedHeader& header, FormatId format, const 
   CompileSettings settings;
   settings.cache_folder = scratch.path();
   const Compiled compiled =
-      compile_source(source_of(header, format), kSymbol, header.path, find_toolchain(), settings);
+      compile_source(kIncluded + source_of(header, format, kSymbol, "{.vector_bits = kBestVectorBits}"),
+                     kSymbol, header.path, find_toolchain(), settings);
   constexpr double kSeconds = 60, kLeastElementsPerSecond = 1e6;  // a hundredth of what one slow core does
-  constexpr long long kRoom = 8LL << 30;                          // thread stacks and the program itself
+  constexpr long long kRoom = 8LL << 30;  // thread stacks and the program itself
   const IsolationLimits limits{kSeconds + static_cast<double>(arguments.elements()) / kLeastElementsPerSecond,
                                available_memory_bytes() + kRoom};
   const ChildEnd end =
