@@ -183,11 +183,8 @@ BenchGroup run_bench(FormatId format, i64 elements, int rounds, std::uint64_t se
     }
   }
 
-  Rounds measured(std::move(plan.workloads), 0, seed);
-  measured.run(/*warm_up=*/true);
-  constexpr int kPatience = 3;
-  measured.run_until(rounds, kPatience * rounds);
-  for (std::size_t c = 0; c < plan.cases.size(); ++c) plan.cases[c].ns = measured.times_ns()[c];
+  const auto ns = timed_until(std::move(plan.workloads), rounds, seed);
+  for (std::size_t c = 0; c < plan.cases.size(); ++c) plan.cases[c].ns = ns[c];
   return {format, std::move(plan.cases), why};
 }
 

@@ -179,13 +179,8 @@ Comparison compare(const Problem& problem, const EntryPoints& before, const Entr
   const auto workload = [&](const char* name, const EntryPoints& entries) {
     return Workload{name, problem.bytes(), [function = entries.function(problem), a] { function(a); }};
   };
-  Rounds measured({ceiling, workload("before", before), workload("after", after)}, 0, seed);
-  measured.run(/*warm_up=*/true);
-  constexpr int kPatience = 3;
-  measured.run_until(rounds, kPatience * rounds);
-  result.ceiling_ns = measured.times_ns()[0];
-  result.before_ns = measured.times_ns()[1];
-  result.after_ns = measured.times_ns()[2];
+  const auto ns = timed_until({ceiling, workload("before", before), workload("after", after)}, rounds, seed);
+  result.ceiling_ns = ns[0], result.before_ns = ns[1], result.after_ns = ns[2];
   return result;
 }
 

@@ -13,10 +13,6 @@
 namespace outgrad::autotune {
 namespace {
 
-outgrad_format library_format(FormatId format) {
-  return format == FormatId::kF32 ? OUTGRAD_F32 : format == FormatId::kF16 ? OUTGRAD_F16 : OUTGRAD_BF16;
-}
-
 // action(kernel, T{}) for the problem's kernel, as a constant, and its format's type.
 template <class Action>
 auto with_problem(const Problem& problem, const Action& action) {
@@ -34,7 +30,7 @@ Deployed deployed(const Problem& problem) {
 #ifdef OUTGRAD_TUNED_HEADER
     return Deployed{tuning.entry->variant, name_of(tuning.found.rung), tuning.fit};
 #else
-    const c::FormatKernels& library = c::chosen_kernels(library_format(problem.format));
+    const c::FormatKernels& library = c::chosen_kernels(static_cast<outgrad_format>(problem.format));
     const c::ChosenSchedule chosen =
         library.chosen[static_cast<int>(problem.kernel)](problem.rows, problem.cols);
     return Deployed{chosen.variant, chosen.rung, tuning.fit};
@@ -47,7 +43,8 @@ void run_deployed(const Problem& problem, const Arguments& arguments) {
   with_problem(problem, [&]<class T>(auto kernel, T) { kernels::enter<kernel(), T>(arguments); });
 #else
   const outgrad_call none{};
-  c::chosen_kernels(library_format(problem.format)).run[static_cast<int>(problem.kernel)]({none, arguments});
+  c::chosen_kernels(static_cast<outgrad_format>(problem.format))
+      .run[static_cast<int>(problem.kernel)]({none, arguments});
 #endif
 }
 
@@ -77,7 +74,7 @@ std::string run_deployed_activation(int activation, const Problem& problem, cons
   outgrad_call call{};
   call.size = sizeof call;
   call.activation = activation;
-  call.format = library_format(problem.format);
+  call.format = static_cast<outgrad_format>(problem.format);
   call.n = problem.cols;
   const bool backward = is_backward(problem.kernel);
   (backward ? call.dy : call.x) = a.array[0];

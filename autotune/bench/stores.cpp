@@ -46,9 +46,7 @@ struct Arrays {
 outgrad_call call_of(FormatId format, StoreId store, i64 n) {
   outgrad_call call{};
   call.size = sizeof call;
-  call.format = format == FormatId::kF32   ? OUTGRAD_F32
-                : format == FormatId::kF16 ? OUTGRAD_F16
-                                           : OUTGRAD_BF16;
+  call.format = static_cast<outgrad_format>(format);
   call.store = static_cast<outgrad_store>(store);
   call.n = n;
   return call;
@@ -181,11 +179,7 @@ std::vector<StoreSpeed> store_speeds(StoredLayer layer, FormatId format, i64 n, 
         {store.name + " backward", store.backward_bytes * static_cast<double>(n), store.backward});
     store.forward();
   }
-  Rounds measured(std::move(workloads), 0, seed);
-  measured.run(/*warm_up=*/true);
-  constexpr int kPatience = 3;
-  measured.run_until(rounds, kPatience * rounds);
-  const auto& ns = measured.times_ns();
+  const auto ns = timed_until(std::move(workloads), rounds, seed);
   const std::vector<bool> kept_ones = kept_rounds(ns[0]);
   std::vector<StoreSpeed> speeds;
   for (std::size_t k = 0; k < stores.size(); ++k) {

@@ -30,7 +30,7 @@ int on_all_gpus(const SearchOptions& options, const std::vector<Problem>& proble
   kernels::create_folder(options.out);
   std::vector<std::string> keys;
   for (int index = 0; index < count; ++index)
-    keys.push_back(device_key(gpu::device_record(gpu::identify_gpu(index))).value_or(DeviceKey{}).device);
+    keys.push_back(device_key(gpu::identify_gpu(index)).value_or(DeviceKey{}).device);
   std::vector<pid_t> children;
   const auto said_by = [&](int index) {
     return options.out + "/tune_cuda_" + std::to_string(index) + ".txt";

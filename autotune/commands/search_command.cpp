@@ -104,7 +104,7 @@ class SearchRun {
   void run() {
     database_ = load_database(database_path_);
     // What is published of this device counts as its own; what is published of others says what to try first.
-    if (key_) published_ = known_records(*key_, Rung::kFamily);
+    if (key_) published_ = known_records(*key_, Rung::family);
     for (const Database* source : {&database_, &published_})
       for (const std::string& warning : source->warnings) kernels::print_error_line("warning: " + warning);
     if (!options_.form) std::printf("%s\n", device_.description().c_str());
@@ -170,7 +170,7 @@ class SearchRun {
     if (options_.publish) publish_folder(options_.out, options_.accuracy);
     std::vector<Record> records = load_database(database_path_).records;
     if (key_) {
-      const std::vector<Record> all = known_records(*key_, Rung::kDefault).records;
+      const std::vector<Record> all = known_records(*key_, Rung::all_devices).records;
       records.insert(records.end(), all.begin(), all.end());
     }
     const std::vector<TunedChoice> chosen =

@@ -97,6 +97,19 @@ class CpuTunable : public Tunable {
   std::map<std::string, Compiled> objects_;
 };
 
+RunIdentity identify_run(const Toolchain& toolchain, const CpuIdentity& cpu, std::uint64_t seed) {
+  RunIdentity run{device_record(cpu),
+                  hash_sources(toolchain.source_root),
+                  toolchain.version.substr(0, toolchain.version.find('\n')),
+                  "",
+                  utc_now(),
+                  seed};
+  for (const std::string& flag : toolchain.flags)
+    // a path would tie the record to a folder
+    if (flag.rfind("-I", 0) != 0) run.flags += (run.flags.empty() ? "" : " ") + flag;
+  return run;
+}
+
 class CpuDevice : public TuningDevice {
  public:
   CpuDevice(const CpuChoices& choices, std::uint64_t seed)
@@ -152,19 +165,6 @@ class CpuDevice : public TuningDevice {
 };
 
 }  // namespace
-
-RunIdentity identify_run(const Toolchain& toolchain, const CpuIdentity& cpu, std::uint64_t seed) {
-  RunIdentity run{device_record(cpu),
-                  hash_sources(toolchain.source_root),
-                  toolchain.version.substr(0, toolchain.version.find('\n')),
-                  "",
-                  utc_now(),
-                  seed};
-  for (const std::string& flag : toolchain.flags)
-    // a path would tie the record to a folder
-    if (flag.rfind("-I", 0) != 0) run.flags += (run.flags.empty() ? "" : " ") + flag;
-  return run;
-}
 
 i64 elements_for(const Problem& problem, const CpuIdentity& cpu, double seconds, int calls) {
   constexpr i64 kLeast = i64{1} << 24;  // tens of milliseconds even where no cache size is known

@@ -19,11 +19,9 @@ namespace outgrad::autotune {
 // virtual machine of a few threads may name the cache of a machine of a hundred.
 kernels::i64 elements_for(const Problem& problem, const CpuIdentity& cpu, double seconds, int calls);
 
-RunIdentity identify_run(const Toolchain& toolchain, const CpuIdentity& cpu, std::uint64_t seed);
-
 struct CpuChoices {
-  std::string out;                          // folder of the database, the cache and the headers
-  std::vector<GeneratedHeader> headers;     // further fits
+  std::string out;                            // folder of the database, the cache and the headers
+  std::vector<GeneratedHeader> headers{};     // further fits
   Accuracy accuracy = Accuracy::kAsDefault;
 };
 

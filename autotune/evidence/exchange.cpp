@@ -472,14 +472,6 @@ Recording read_database(const std::string& path, std::string_view problem) {
   return std::move(collector).finish();
 }
 
-ordered_json configuration_of(const Recording& recording, std::size_t point) {
-  ordered_json configuration = ordered_json::object();
-  for (std::size_t p = 0; p < recording.labels.size(); ++p)
-    configuration[recording.points.parameters()[p].name] =
-        recording.labels[p][recording.points.position(point, p)];
-  return configuration;
-}
-
 }  // namespace
 
 Outcome Recording::best_ms() const {
@@ -487,6 +479,13 @@ Outcome Recording::best_ms() const {
   for (const Evaluation& evaluation : evaluations)
     if (evaluation.time_ms && (!best || *evaluation.time_ms < *best)) best = evaluation.time_ms;
   return best;
+}
+
+ordered_json Recording::configuration(std::size_t point) const {
+  ordered_json values = ordered_json::object();
+  for (std::size_t p = 0; p < labels.size(); ++p)
+    values[points.parameters()[p].name] = labels[p][points.position(point, p)];
+  return values;
 }
 
 std::string Recording::name_of(std::size_t point) const {
@@ -536,7 +535,7 @@ std::string kernel_tuner_cache(const Recording& recording) {
     std::string key;
     for (std::size_t p = 0; p < recording.labels.size(); ++p)
       key += (p == 0 ? "" : ",") + python_text(recording.labels[p][recording.points.position(i, p)]);
-    ordered_json entry = configuration_of(recording, i);
+    ordered_json entry = recording.configuration(i);
     if (evaluation.time_ms) {
       entry["time"] = *evaluation.time_ms;
     } else {
@@ -559,7 +558,7 @@ std::string t4_results(const Recording& recording) {
   for (std::size_t i = 0; i < recording.points.size(); ++i) {
     const Evaluation& evaluation = recording.evaluations[i];
     results.push_back({{"timestamp", evaluation.timestamp},
-                       {"configuration", configuration_of(recording, i)},
+                       {"configuration", recording.configuration(i)},
                        {"objectives", {"time"}},
                        {"times",
                         {{"compilation_time", evaluation.compile_ms},

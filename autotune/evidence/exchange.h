@@ -39,6 +39,7 @@ struct Recording {
   std::vector<Evaluation> evaluations;  // by point
 
   Outcome best_ms() const;  // least time; nothing: all failed
+  nlohmann::ordered_json configuration(std::size_t point) const;  // {"block_x": 32, "tile": 4}
   // "block_x=32,tile=4"
   std::string name_of(std::size_t point) const;
 };

@@ -73,20 +73,10 @@ std::string one_line(std::string text) {
   return text;
 }
 
-const char* name_of(Rung rung) {
-  switch (rung) {
-    case Rung::kDevice: return "exact device";
-    case Rung::kArchitecture: return "same architecture";
-    case Rung::kFamily: return "same family";
-    case Rung::kDefault: return "default";
-  }
-  return "?";
-}
-
 Rung rung_of(const DeviceKey& device, const DeviceKey& other) {
-  if (device == other && !other.predicted) return Rung::kDevice;
-  if (device.architecture == other.architecture) return Rung::kArchitecture;
-  return device.family == other.family ? Rung::kFamily : Rung::kDefault;
+  if (device == other && !other.predicted) return Rung::device;
+  if (device.architecture == other.architecture) return Rung::architecture;
+  return device.family == other.family ? Rung::family : Rung::all_devices;
 }
 
 }  // namespace outgrad::autotune

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "autotune/records/record.h"
+#include "kernels/ladder.h"
 
 namespace outgrad::autotune {
 
@@ -39,9 +40,7 @@ std::string one_line(std::string text);
 // Nothing where a record does not say which device it is.
 std::optional<DeviceKey> device_key(const DeviceRecord& device);
 
-// The ladder that a choice for a device climbs down, nearest first.
-enum class Rung { kDevice, kArchitecture, kFamily, kDefault };
-const char* name_of(Rung rung);  // "exact device", "same architecture", "same family", "default"
+using kernels::Rung;  // of the ladder that a choice for a device climbs down, nearest first
 // How near `other` is. A prediction is never nearer than its architecture.
 Rung rung_of(const DeviceKey& device, const DeviceKey& other);
 

@@ -120,7 +120,7 @@ std::vector<Published> publish(const std::vector<Record>& records, const std::ve
 // here: a search does without them.
 Database known_records(const DeviceKey& device, Rung farthest, const std::string& folder);
 // of published_folder(), where there is one
-Database known_records(const DeviceKey& device, Rung farthest = Rung::kDevice);
+Database known_records(const DeviceKey& device, Rung farthest = Rung::device);
 
 // What a search asks the records of other devices, sizes and sources.
 struct SeedQuestion {

@@ -14,25 +14,9 @@ const Driver& driver() { return Driver::instance(); }
 
 }  // namespace
 
-DeviceRecord device_record(const DeviceIdentity& device) {
-  const Architecture& limits = device.limits;
-  DeviceRecord record;
-  record.kind = "cuda", record.name = device.name, record.architecture = limits.name,
-  record.driver = device.driver;
-  record.sms = limits.sms, record.threads_per_sm = limits.threads_per_sm,
-  record.blocks_per_sm = limits.blocks_per_sm;
-  record.shared_per_sm = limits.shared_per_sm, record.shared_per_block = limits.shared_per_block;
-  record.clock_ghz = limits.clock_ghz, record.memory_clock_ghz = device.memory_clock_ghz,
-  record.dram_gb_per_s = limits.dram_gb_per_s;
-  record.memory_bytes = device.memory_bytes, record.l2_bytes = device.l2_bytes;
-  return record;
-}
-
-DeviceIdentity device_from(const DeviceRecord& r) {
-  const Architecture limits{*r.architecture,  *r.name,          *r.sms,
-                            *r.clock_ghz,     *r.dram_gb_per_s, *r.threads_per_sm,
-                            *r.blocks_per_sm, *r.shared_per_sm, *r.shared_per_block};
-  return {*r.name, limits, *r.memory_bytes, *r.l2_bytes, *r.driver, *r.memory_clock_ghz};
+Architecture limits_of(const DeviceRecord& r) {
+  return {*r.architecture,   *r.name,          *r.sms,           *r.clock_ghz,       *r.dram_gb_per_s,
+          *r.threads_per_sm, *r.blocks_per_sm, *r.shared_per_sm, *r.shared_per_block};
 }
 
 int device_count() {
@@ -52,25 +36,25 @@ Device::Device(int index) {
   d.check(d.name(name, kNameBytes - 1, handle_), "cuDeviceGetName");
   std::size_t memory = 0;
   d.check(d.total(&memory, handle_), "cuDeviceTotalMem");
-  d.check(d.version(&identity_.driver), "cuDriverGetVersion");
+  d.check(d.version(&record_.driver.emplace()), "cuDriverGetVersion");  // of CUDA, that it speaks: 13000
   const auto attribute = [&](DeviceAttribute which) { return d.attribute_of(handle_, which); };
   constexpr double kKhzPerGhz = 1e6, kTransfersPerClock = 2, kBitsPerByte = 8;
-  identity_.name = name;
-  identity_.memory_bytes = static_cast<long long>(memory);
-  identity_.l2_bytes = attribute(DeviceAttribute::kL2Bytes);
-  identity_.memory_clock_ghz = attribute(DeviceAttribute::kMemoryClockKhz) / kKhzPerGhz;
-  Architecture& limits = identity_.limits;
-  limits.name =
+  record_.kind = "cuda";
+  record_.name = name;
+  record_.architecture =
       "sm_" + std::to_string(10 * attribute(DeviceAttribute::kMajor) + attribute(DeviceAttribute::kMinor));
-  limits.board = identity_.name;
-  limits.sms = attribute(DeviceAttribute::kMultiprocessors);
-  limits.clock_ghz = attribute(DeviceAttribute::kClockKhz) / kKhzPerGhz;
-  limits.dram_gb_per_s = identity_.memory_clock_ghz * kTransfersPerClock *
-                         attribute(DeviceAttribute::kMemoryBusBits) / kBitsPerByte;
-  limits.threads_per_sm = attribute(DeviceAttribute::kThreadsPerSm);
-  limits.blocks_per_sm = attribute(DeviceAttribute::kBlocksPerSm);
-  limits.shared_per_sm = attribute(DeviceAttribute::kSharedPerSm);
-  limits.shared_per_block = attribute(DeviceAttribute::kSharedPerBlock);
+  record_.memory_bytes = static_cast<long long>(memory);
+  record_.l2_bytes = attribute(DeviceAttribute::kL2Bytes);
+  record_.memory_clock_ghz = attribute(DeviceAttribute::kMemoryClockKhz) / kKhzPerGhz;
+  record_.dram_gb_per_s = *record_.memory_clock_ghz * kTransfersPerClock *
+                          attribute(DeviceAttribute::kMemoryBusBits) / kBitsPerByte;
+  record_.sms = attribute(DeviceAttribute::kMultiprocessors);
+  record_.clock_ghz = attribute(DeviceAttribute::kClockKhz) / kKhzPerGhz;
+  record_.threads_per_sm = attribute(DeviceAttribute::kThreadsPerSm);
+  record_.blocks_per_sm = attribute(DeviceAttribute::kBlocksPerSm);
+  record_.shared_per_sm = attribute(DeviceAttribute::kSharedPerSm);
+  record_.shared_per_block = attribute(DeviceAttribute::kSharedPerBlock);
+  limits_ = limits_of(record_);
   Handle context = nullptr;
   d.check(d.retain(&context, handle_), "cuDevicePrimaryCtxRetain");
   d.check(d.set_current(context), "cuCtxSetCurrent");

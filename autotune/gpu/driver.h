@@ -18,17 +18,8 @@
 
 namespace outgrad::autotune::gpu {
 
-// A device as it describes itself.
-struct DeviceIdentity {
-  std::string name;       // "NVIDIA H200"
-  Architecture limits;    // its own; `board` is the name, `name` the sm_XX
-  long long memory_bytes = 0;
-  long long l2_bytes = 0;
-  int driver = 0;         // CUDA version that the driver speaks: 13000
-  double memory_clock_ghz = 0;
-};
-DeviceRecord device_record(const DeviceIdentity& device);
-DeviceIdentity device_from(const DeviceRecord& record);  // what device_record() says of one
+// A device's own, of what Device::record() says; `board` is its name.
+Architecture limits_of(const DeviceRecord& record);
 
 using kernels::jit::DeviceOutOfMemory;
 
@@ -43,7 +34,8 @@ class Device {
   Device& operator=(const Device&) = delete;
   ~Device();
 
-  const DeviceIdentity& identity() const { return identity_; }
+  const DeviceRecord& record() const { return record_; }  // the device as it describes itself
+  const Architecture& limits() const { return limits_; }
 
   // Device memory; freed with its owner.
   class Memory {
@@ -94,7 +86,8 @@ class Device {
 
   int handle_ = 0;
   void *start_ = nullptr, *stop_ = nullptr;
-  DeviceIdentity identity_;
+  DeviceRecord record_;
+  Architecture limits_;
 };
 
 }  // namespace outgrad::autotune::gpu

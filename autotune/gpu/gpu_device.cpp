@@ -45,12 +45,12 @@ json asked(const std::string& device, const std::function<json()>& question) {
 }
 
 // Elements per array so that one call touches far more than the last cache, within a quarter of the memory.
-i64 elements_for(const Problem& problem, const DeviceIdentity& device) {
+i64 elements_for(const Problem& problem, const DeviceRecord& device) {
   constexpr i64 kLeast = i64{1} << 20, kMost = i64{1} << 28;
   constexpr double kCaches = 8;
   const double bytes = problem.bytes_per_element(),
-               wanted = kCaches * static_cast<double>(device.l2_bytes) / bytes;
-  const double affordable = static_cast<double>(device.memory_bytes) / 4 / bytes;
+               wanted = kCaches * static_cast<double>(*device.l2_bytes) / bytes;
+  const double affordable = static_cast<double>(*device.memory_bytes) / 4 / bytes;
   i64 elements = kLeast;
   while (elements < kMost && (static_cast<double>(elements) < wanted || elements < (i64{1} << 26)) &&
          2.0 * static_cast<double>(elements) <= affordable)
@@ -140,25 +140,24 @@ class GpuTunable : public Tunable {
 class GpuDevice : public TuningDevice {
  public:
   GpuDevice(int index, const std::string& out, std::uint64_t seed, Accuracy accuracy)
-      : index_(index), device_(identify_gpu(index)), accuracy_(accuracy) {
+      : index_(index), device_(identify_gpu(index)), limits_(limits_of(device_)), accuracy_(accuracy) {
     const Nvrtc& nvrtc = Nvrtc::instance();
-    nvrtc.require(device_.limits.name);
-    compiling_.cache_folder = out + "/" + device_.limits.name;
+    nvrtc.require(limits_.name);
+    compiling_.cache_folder = out + "/" + limits_.name;
     compiling_.jobs = identify_cpu().threads;
-    run_ = {device_record(device_), hash_of_embedded(), "NVRTC " + nvrtc.version(),
-            "--std=c++20",          utc_now(),          seed};
+    run_ = {device_, hash_of_embedded(), "NVRTC " + nvrtc.version(), "--std=c++20", utc_now(), seed};
   }
 
   // part of names of files and namespaces
   std::string slug() const override {
-    const std::string slug = slug_of(device_.name);
+    const std::string slug = slug_of(limits_.board);
     const bool named = !slug.empty() && std::isdigit(static_cast<unsigned char>(slug.front())) == 0;
     return named ? slug : "device_" + slug;
   }
   std::string description() const override {
     char text[256];
-    std::snprintf(text, sizeof text, "%s, %s, %d SMs, %.0f GB/s by its clocks", device_.name.c_str(),
-                  device_.limits.name.c_str(), device_.limits.sms, device_.limits.dram_gb_per_s);
+    std::snprintf(text, sizeof text, "%s, %s, %d SMs, %.0f GB/s by its clocks", limits_.board.c_str(),
+                  limits_.name.c_str(), limits_.sms, limits_.dram_gb_per_s);
     return text;
   }
   Backend backend() const override { return Backend::kCuda; }
@@ -177,12 +176,13 @@ class GpuDevice : public TuningDevice {
     return gpu::elements_for(problem, device_);
   }
   std::unique_ptr<Tunable> space_of(const Problem& problem, const Shard& shard) override {
-    return std::make_unique<GpuTunable>(problem, accuracy_, device_.limits, compiling_, shard);
+    return std::make_unique<GpuTunable>(problem, accuracy_, limits_, compiling_, shard);
   }
 
  private:
   int index_;
-  DeviceIdentity device_;
+  DeviceRecord device_;
+  Architecture limits_;
   Accuracy accuracy_;
   OfflineSettings compiling_;
   RunIdentity run_;
@@ -194,10 +194,9 @@ int count_gpus() {
   return asked("cuda:all", [] { return json(device_count()); }).get<int>();
 }
 
-DeviceIdentity identify_gpu(int index) {
-  const json answer = asked("cuda:" + std::to_string(index),
-                            [index] { return to_json(device_record(Device(index).identity())); });
-  return device_from(device_record_from(answer));
+DeviceRecord identify_gpu(int index) {
+  return device_record_from(
+      asked("cuda:" + std::to_string(index), [index] { return to_json(Device(index).record()); }));
 }
 
 std::unique_ptr<TuningDevice> open_gpu_device(int index, const std::string& out, std::uint64_t seed,

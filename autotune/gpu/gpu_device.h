@@ -14,7 +14,7 @@ namespace outgrad::autotune::gpu {
 
 // These throw CudaError without a driver or the device.
 int count_gpus();
-DeviceIdentity identify_gpu(int index);
+DeviceRecord identify_gpu(int index);
 
 // `out`: folder of the programs that are compiled. Throws CudaError as above, EnvironmentError without NVRTC.
 std::unique_ptr<TuningDevice> open_gpu_device(int index, const std::string& out, std::uint64_t seed,

@@ -66,8 +66,11 @@ std::optional<Facts> facts_from(const std::string& text) {
   try {
     const json facts = kernels::parse_json(text);
     if (facts.at("schema") != kCacheSchema) return std::nullopt;
-    if (facts.contains("reason"))
-      return Pruned{facts.at("reason").get<Reason>(), facts.at("detail").get<std::string>()};
+    if (facts.contains("reason")) {
+      const auto reason = facts.at("reason").get<Reason>();
+      if (reason < Reason::kCompilerError || reason > Reason::kOutOfMemory) return std::nullopt;
+      return Pruned{reason, facts.at("detail").get<std::string>()};
+    }
     std::vector<CodeFacts> kernels;
     for (const json& kernel : facts.at("kernels"))
       each_fact(kernels.emplace_back(), [&](const char* name, auto& fact) { kernel.at(name).get_to(fact); });

@@ -92,7 +92,7 @@ void LoadedVariant::launch(const Device& device, const Addresses& addresses, i64
 }
 
 LoadedVariant load(const Device& device, const GpuVariant& variant, const std::vector<Cubin>& cubins) {
-  const Architecture& limits = device.identity().limits;
+  const Architecture& limits = device.limits();
   LoadedVariant loaded{variant, {}, {.sms = limits.sms, .shared_bytes = limits.shared_per_block}};
   for (const Cubin& cubin : cubins) {
     const std::vector<Device::Kernel> handles = device.load(cubin.content, cubin.symbols);
@@ -161,7 +161,7 @@ std::function<void(const Arguments&)> on_host_arrays(const Device& device, const
 std::string run_on_device(int index, const Problem& problem, const Arguments& arguments, float eps,
                           std::shared_ptr<const FitChoice> fit) {
   const Device device(index);
-  const Architecture& limits = device.identity().limits;
+  const Architecture& limits = device.limits();
   const Nvrtc& nvrtc = Nvrtc::instance();
   nvrtc.require(limits.name);
   const GpuVariant variant = default_gpu_variant(problem, limits, std::move(fit));

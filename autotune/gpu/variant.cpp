@@ -115,11 +115,6 @@ NormKind norm_kind(KernelId kernel) {
 
 bool is_wide(const Problem& problem) { return problem.cols % kOctet == 0; }
 
-const Fits& gpu_fits_of(const Problem& problem) {
-  static const Fits kNone;
-  return is_norm(problem.kernel) ? kNone : fits_of(problem);
-}
-
 DeviceKernel GpuVariant::main_kernel() const {
   return fit && !fit->forward.empty() ? DeviceKernel::activation_forward
                                       : kernels::jit::main_kernel(problem.kernel, norm);
@@ -221,7 +216,7 @@ GpuVariant default_gpu_variant(const Problem& problem, const Architecture& archi
       schedule.sums = schedule.home == RowHome::registers ? ColumnSums::fused : ColumnSums::separate;
     return {problem, schedule};
   }
-  if (!fit) fit = gpu_fits_of(problem).front();
+  if (!fit) fit = fits_of(problem).front();
   GpuSchedule schedule;
   if (!fit->forward.empty())
     schedule = with_type(problem.format, [&]<class T>(T) {

@@ -83,9 +83,6 @@ struct Traffic {
 };
 Traffic traffic_of(const Problem& problem);
 
-// The fits that a problem's kernel takes as a parameter: none for a norm.
-const Fits& gpu_fits_of(const Problem& problem);
-
 // The kernel's own default, with what it completes it by: octets, and all of a norm's schedule. A norm's
 // problem has columns. `fit`, where it is not null, stands in place of the problem's default.
 GpuVariant default_gpu_variant(const Problem& problem, const Architecture& architecture,

@@ -14,27 +14,17 @@ Which& require(Candidate::State& state, const AnyVariant& variant, const char* s
 
 }  // namespace
 
+// In the orders of their enumerations.
 const char* name_of(Stage stage) {
-  switch (stage) {
-    case Stage::kCompile: return "compile";
-    case Stage::kVerify: return "verify";
-    default: return "time";
-  }
+  constexpr const char* kNames[] = {"compile", "verify", "time"};
+  return kNames[static_cast<int>(stage)];
 }
 
 const char* name_of(Reason reason) {
-  switch (reason) {
-    case Reason::kCompilerError: return "compiler error";
-    case Reason::kCompilerTimeout: return "compiler timeout";
-    case Reason::kCompilerCrashed: return "compiler crashed";
-    case Reason::kSpills: return "spills";
-    case Reason::kNoBlockFits: return "no block fits";
-    case Reason::kNotUnderstood: return "not understood";
-    case Reason::kWrongAnswer: return "wrong answer";
-    case Reason::kCrashed: return "crashed";
-    case Reason::kOutOfMemory: return "out of memory";
-    default: return "hung";
-  }
+  constexpr const char* kNames[] = {"compiler error", "compiler timeout", "compiler crashed", "spills",
+                                    "no block fits",  "not understood",   "wrong answer",     "crashed",
+                                    "hung",           "out of memory"};
+  return kNames[static_cast<int>(reason)];
 }
 
 const Compiled* Candidate::code() const {

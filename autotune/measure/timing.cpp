@@ -35,8 +35,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-Rounds::Rounds(std::vector<Workload> workloads, std::size_t ceiling, std::uint64_t seed, Stopwatch stopwatch)
-    : workloads_(std::move(workloads)), ceiling_(ceiling), state_(seed), stopwatch_(std::move(stopwatch)),
+Rounds::Rounds(std::vector<Workload> workloads, std::uint64_t seed, Stopwatch stopwatch)
+    : workloads_(std::move(workloads)), state_(seed), stopwatch_(std::move(stopwatch)),
       times_ns_(workloads_.size()) {}
 
 void Rounds::run(bool warm_up, const std::function<void(std::size_t)>& before_each) {
@@ -50,12 +50,15 @@ void Rounds::run(bool warm_up, const std::function<void(std::size_t)>& before_ea
   }
 }
 
-void Rounds::run_until(int least, int most) {
-  for (int round = 0; round < most; ++round) {
-    const std::vector<bool> kept = kept_rounds(times_ns_[ceiling_]);
-    if (std::count(kept.begin(), kept.end(), true) >= least) return;
-    run();
+std::vector<std::vector<double>> timed_until(std::vector<Workload> workloads, int kept, std::uint64_t seed) {
+  constexpr int kPatience = 3;
+  Rounds rounds(std::move(workloads), seed);
+  rounds.run(/*warm_up=*/true);
+  for (int round = 0; round < kPatience * kept; ++round) {
+    if (count_of(kept_rounds(rounds.times_ns().front())) >= static_cast<std::size_t>(kept)) break;
+    rounds.run();
   }
+  return rounds.times_ns();
 }
 
 std::vector<bool> kept_rounds(const std::vector<double>& ceiling_ns, double share) {

@@ -43,26 +43,23 @@ double seconds_since(std::chrono::steady_clock::time_point start);
 // Rounds of one or several workloads; times in ns, indexed [workload][round].
 class Rounds {
  public:
-  // `ceiling` is the index of the workload that judges rounds.
-  Rounds(std::vector<Workload> workloads, std::size_t ceiling, std::uint64_t seed,
-         Stopwatch stopwatch = steady_ns);
+  Rounds(std::vector<Workload> workloads, std::uint64_t seed, Stopwatch stopwatch = steady_ns);
 
   // Runs one round in a fresh random order; before_each (may be empty) is told the workload's index. Untimed
   // if `warm_up`.
   void run(bool warm_up = false, const std::function<void(std::size_t)>& before_each = {});
-  // Runs rounds until `least` are kept, at most `most` in all.
-  void run_until(int least, int most);
 
-  const std::vector<Workload>& workloads() const { return workloads_; }
   const std::vector<std::vector<double>>& times_ns() const { return times_ns_; }
 
  private:
   std::vector<Workload> workloads_;
-  std::size_t ceiling_;
   std::uint64_t state_;
   Stopwatch stopwatch_;
   std::vector<std::vector<double>> times_ns_;
 };
+
+// The times of rounds until so many are kept, three times as many at most; the first workload is the ceiling.
+std::vector<std::vector<double>> timed_until(std::vector<Workload> workloads, int kept, std::uint64_t seed);
 
 // Which rounds are kept, given the ceiling's times; share = 0 keeps all.
 std::vector<bool> kept_rounds(const std::vector<double>& ceiling_ns, double share = kCeilingShare);

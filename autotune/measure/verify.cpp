@@ -390,58 +390,31 @@ std::vector<Verifier::Alias> Verifier::aliases() const {
   return list;
 }
 
-long long Verifier::compared(const Problem& problem) const {
-  long long outputs = 0;
-  for (const Operand& operand : operands(problem.kernel))
-    if (operand.role == Role::kOutput) outputs += problem.count_of(operand);
-  return outputs;
-}
-
-long long Verifier::checked(int block_elements, const Takes& takes) const {
-  long long sum = 0;
+Verifier::Verdict Verifier::verdict(const std::function<void(const Arguments&)>& function, int block_elements,
+                                    const Takes& takes) const {
+  Verdict all;
+  const auto agrees = [&](const Case& c, const Alias& alias, bool flush_to_zero) {
+    const Verdict one = run(function, c, alias, flush_to_zero);
+    all = {one.mismatch, all.checked + one.checked};
+    return !one.mismatch;
+  };
   const auto taken = [&](const Problem& problem) { return !takes || takes(problem.cols); };
   for (const Case& c : cases_) {
     if (!taken(c.problem)) continue;
-    long long outputs = compared(c.problem);
-    for (std::size_t k = 0; k < c.absent.size(); ++k)
-      if (const Operand& operand = operands(problem_.kernel)[k]; c.absent[k] && operand.role == Role::kOutput)
-        outputs -= c.problem.count_of(operand);
-    sum += outputs * (1 + (c.flushed ? 1 : 0) + (c.aliased ? static_cast<long long>(aliases().size()) : 0));
+    if (!agrees(c, {}, false) || (c.flushed && !agrees(c, {}, true))) return all;
+    if (c.aliased &&
+        !std::ranges::all_of(aliases(), [&](const Alias& alias) { return agrees(c, alias, false); }))
+      return all;
   }
   for (const Problem& problem : block_problems(block_elements))
-    if (taken(problem)) sum += compared(problem);
-  return sum;
+    if (taken(problem) &&
+        !agrees(case_of(problem, problem_.over_rows() ? Fill::kPlain : Fill::kPatterns), {}, false))
+      return all;
+  return all;
 }
 
-std::optional<std::string> Verifier::mismatch(const std::function<void(const Arguments&)>& function,
-                                              int block_elements, const Takes& takes) const {
-  const auto taken = [&](const Problem& problem) { return !takes || takes(problem.cols); };
-  for (const Case& c : cases_) {
-    if (!taken(c.problem)) continue;
-    if (auto difference = run_all(function, c)) return difference;
-  }
-  for (const Problem& problem : block_problems(block_elements)) {
-    if (!taken(problem)) continue;
-    if (auto difference =
-            run_all(function, case_of(problem, problem_.over_rows() ? Fill::kPlain : Fill::kPatterns)))
-      return difference;
-  }
-  return std::nullopt;
-}
-
-std::optional<std::string> Verifier::run_all(const std::function<void(const Arguments&)>& function,
-                                             const Case& c) const {
-  if (auto difference = run(function, c, {}, false)) return difference;
-  if (c.flushed)
-    if (auto difference = run(function, c, {}, true)) return difference;
-  if (c.aliased)
-    for (const Alias& alias : aliases())
-      if (auto difference = run(function, c, alias, false)) return difference;
-  return std::nullopt;
-}
-
-std::optional<std::string> Verifier::run(const std::function<void(const Arguments&)>& function, const Case& c,
-                                         const Alias& alias, bool flush_to_zero) const {
+Verifier::Verdict Verifier::run(const std::function<void(const Arguments&)>& function, const Case& c,
+                                const Alias& alias, bool flush_to_zero) const {
   // of outputs; of scratch, whose content may not matter
   constexpr std::byte kUnwritten{0xa5}, kNanByte{0xff};
   const std::span<const Operand> all = operands(problem_.kernel);
@@ -476,19 +449,21 @@ std::optional<std::string> Verifier::run(const std::function<void(const Argument
   {
     const FlushToZero environment(flush_to_zero);
     function(arguments);
-    if (!environment.kept()) return "the caller's floating-point environment is not restored" + place;
+    if (!environment.kept()) return {"the caller's floating-point environment is not restored" + place};
   }
   for (std::size_t k = 0; k < all.size(); ++k)
-    if (!arrays[k]->front_intact()) return std::string("wrote before the start of ") + all[k].name + place;
+    if (!arrays[k]->front_intact()) return {std::string("wrote before the start of ") + all[k].name + place};
   for (std::size_t k = 0; k < all.size(); ++k)
     if (all[k].role == Role::kInput && !c.absent[k] && static_cast<int>(k) != alias.input &&
         !arrays[k]->equals(c.arrays[k].data()))
-      return std::string("wrote to the input ") + all[k].name + place;
+      return {std::string("wrote to the input ") + all[k].name + place};
 
+  Verdict verdict;
   for (std::size_t k = 0; k < all.size(); ++k) {
     if (all[k].role != Role::kOutput || c.absent[k]) continue;
     const auto* got = static_cast<const std::byte*>(arguments.array[k]);
     const std::byte* const want = c.arrays[k].data();
+    verdict.checked += c.problem.count_of(all[k]);
     if (c.arrays[k].empty() || std::memcmp(got, want, c.arrays[k].size()) == 0) continue;
     for (i64 i = 0; i < c.problem.count_of(all[k]); ++i) {
       const u32 have = canonical_at(all[k], c.problem.format, got, i),
@@ -506,10 +481,10 @@ std::optional<std::string> Verifier::run(const std::function<void(const Argument
                       canonical_at(all[in], c.problem.format, c.arrays[in].data(), i));
         difference += text;
       }
-      return difference + place;
+      return {difference + place};
     }
   }
-  return std::nullopt;
+  return verdict;
 }
 
 }  // namespace outgrad::autotune

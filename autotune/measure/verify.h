@@ -30,13 +30,14 @@ class Verifier {
   // Which numbers of columns a function takes; empty: all.
   using Takes = std::function<bool(kernels::i64 cols)>;
 
-  // Nothing when the function agrees with the reference everywhere, else the first difference.
-  // `block_elements` adds lengths around the variant's block. Shapes that the function does not take are left
-  // out.
-  std::optional<std::string> mismatch(const std::function<void(const Arguments&)>& function,
-                                      int block_elements, const Takes& takes = {}) const;
-  // Elements of outputs compared by one successful call of mismatch().
-  long long checked(int block_elements, const Takes& takes = {}) const;
+  struct Verdict {
+    std::optional<std::string> mismatch;  // the first difference; nothing: the function agrees everywhere
+    long long checked = 0;  // elements of outputs that were compared
+  };
+  // Whether the function agrees with the reference. `block_elements` adds lengths around the variant's block.
+  // Shapes that the function does not take are left out.
+  Verdict verdict(const std::function<void(const Arguments&)>& function, int block_elements,
+                  const Takes& takes = {}) const;
 
  private:
   using Bytes = std::vector<std::byte>;
@@ -65,12 +66,9 @@ class Verifier {
   // The problem with each kind of code; of another kernel the problem alone.
   std::vector<Problem> with_codes() const;
   std::vector<Problem> block_problems(int block_elements) const;
-  std::optional<std::string> run(const std::function<void(const Arguments&)>& function, const Case& c,
-                                 const Alias& alias, bool flush_to_zero) const;
-  std::optional<std::string> run_all(const std::function<void(const Arguments&)>& function,
-                                     const Case& c) const;
+  Verdict run(const std::function<void(const Arguments&)>& function, const Case& c, const Alias& alias,
+              bool flush_to_zero) const;
   std::vector<Alias> aliases() const;
-  long long compared(const Problem& problem) const;  // of one call, all operands present
 
   Problem problem_;
   VariantFunction reference_;

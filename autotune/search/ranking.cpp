@@ -10,24 +10,13 @@
 namespace outgrad::autotune {
 namespace {
 
-using nlohmann::json;
-
-json parameters_of(const Recording& recording, std::size_t point) {
-  json parameters = json::object();
-  for (std::size_t p = 0; p < recording.labels.size(); ++p)
-    parameters[recording.points.parameters()[p].name] =
-        recording.labels[p][recording.points.position(point, p)];
-  return parameters;
-}
-
 // The variants of a recording's points; of parameters that are no variant's, why is counted.
 std::vector<std::optional<gpu::GpuVariant>> variants_of(const Recording& recording, const Problem& problem,
                                                         PredictedPoints& predicted) {
   std::vector<std::optional<gpu::GpuVariant>> variants;
   for (std::size_t i = 0; i < recording.points.size(); ++i) {
     try {
-      variants.push_back(
-          gpu::gpu_variant_from(problem, gpu::gpu_fits_of(problem), parameters_of(recording, i)));
+      variants.push_back(gpu::gpu_variant_from(problem, fits_of(problem), recording.configuration(i)));
     } catch (const kernels::SpecError& error) {
       variants.push_back(std::nullopt);
       ++predicted.left_out[error.what()];

@@ -9,7 +9,6 @@
 #include <set>
 
 #include "autotune/cpu/cpu_device.h"
-#include "autotune/cpu/executor.h"
 #include "autotune/evidence/identity.h"
 #include "autotune/measure/timing.h"
 #include "autotune/records/database.h"
@@ -22,6 +21,7 @@ namespace {
 
 using kernels::i64;
 using Clock = std::chrono::steady_clock;
+using SharedVariant = std::shared_ptr<const AnyVariant>;
 
 // The parameters of points that the file has already.
 std::set<std::string> recorded(const std::string& path, const RunIdentity& run, const Problem& problem) {
@@ -53,26 +53,23 @@ class Recorder {
 
   // Compiles and verifies the default and the variants until the seconds are spent; rejected ones are
   // recorded at once. How many variants it left out.
-  std::size_t prepare(std::vector<Variant> variants, const Toolchain& toolchain, CompileSettings compiling,
-                      double seconds) {
+  std::size_t prepare(std::vector<SharedVariant> variants, Tunable& space, double seconds) {
     constexpr std::size_t kChunk = 48;
     const auto began = Clock::now();
-    compiling.variants_per_unit = static_cast<int>(kChunk) / compiling.jobs;
     // In a random order, but points that share a loop side by side: together they cost little more to compile
     // than one.
     std::map<std::string, std::uint64_t> order;
-    for (const Variant& variant : variants)
-      order.try_emplace(variant.loop_name(), kernels::next_random(random_));
-    std::stable_sort(variants.begin(), variants.end(), [&](const Variant& a, const Variant& b) {
-      return order.at(a.loop_name()) < order.at(b.loop_name());
-    });
-    std::vector<Candidate> chunk = {Candidate(default_variant(problem_))};
+    const auto loop_of = [](const SharedVariant& variant) {
+      return dynamic_cast<const Variant&>(*variant).loop_name();
+    };
+    for (const SharedVariant& variant : variants)
+      order.try_emplace(loop_of(variant), kernels::next_random(random_));
+    std::ranges::stable_sort(variants, {}, [&](const SharedVariant& v) { return order.at(loop_of(v)); });
+    std::vector<SharedVariant> wanted = {space.baseline()};
     auto next = variants.begin();
     do {
-      for (; chunk.size() < kChunk && next != variants.end(); ++next) chunk.emplace_back(*next);
-      std::vector<Candidate*> proposed;
-      for (Candidate& candidate : chunk) proposed.push_back(&candidate);
-      compile(proposed, toolchain, compiling);
+      for (; wanted.size() < kChunk && next != variants.end(); ++next) wanted.push_back(*next);
+      std::vector<Candidate> chunk = space.compile(wanted, /*seconds=*/1e9);
       verify(chunk, settings_);
       std::vector<Record> records;
       for (std::size_t i = 0; i < chunk.size(); ++i) {
@@ -85,7 +82,7 @@ class Recorder {
         }
       }
       append_records(path_, records);
-      chunk.clear();
+      wanted.clear();
     } while (next != variants.end() && seconds_since(began) < seconds);
     return static_cast<std::size_t>(variants.end() - next);
   }
@@ -147,44 +144,32 @@ class Recorder {
   std::vector<Candidate> verified_;  // the default first
 };
 
-// What all problems of a run share.
-struct Here {
-  Toolchain toolchain;
-  CpuIdentity cpu;
-  RunIdentity run;
-  CompileSettings compiling;
-  MeasureSettings measure;
-};
-
 // Records the space of one problem in so many seconds.
-void record_space(const Problem& problem, const RecorderSettings& settings, const Here& here, double seconds,
-                  Clock::time_point began) {
-  const Fits fits = fits_within(problem, settings.accuracy);
-  const Space space = cpu_space(problem, fits, here.cpu.vector_bits, here.cpu.threads);
-  const Points points = space.construct();
+void record_space(const Problem& problem, const RecorderSettings& settings, TuningDevice& device,
+                  const MeasureSettings& measure, double seconds, Clock::time_point began) {
+  const std::unique_ptr<Tunable> space = device.space_of(problem, {});
+  const Points& points = space->points();
   const std::string path = settings.folder + "/" + problem.name() + ".jsonl";
-  const std::set<std::string> done = recorded(path, here.run, problem);
-  std::vector<Variant> waiting;
-  for (std::size_t i = 0; i < points.size(); ++i) {
-    Variant variant = variant_at(problem, fits, space, points[i]);
-    if (!done.contains(variant.parameters().dump())) waiting.push_back(std::move(variant));
-  }
+  const std::set<std::string> done = recorded(path, device.run(), problem);
+  std::vector<SharedVariant> waiting;
+  for (std::size_t i = 0; i < points.size(); ++i)
+    if (SharedVariant variant = space->variant(i); !done.contains(variant->parameters().dump()))
+      waiting.push_back(std::move(variant));
   std::printf("%s: space: %s; %zu to record\n", problem.name().c_str(), size_report(points).c_str(),
               waiting.size());
   std::uint64_t state = settings.seed;
   shuffle(waiting, state);
-  const std::size_t all = waiting.size();
-  waiting.resize(std::min(settings.evaluations, all), default_variant(problem));
-  const std::size_t asked = waiting.size();
-  Recorder recorder(problem, here.measure, here.run, path);
-  const std::size_t left = recorder.prepare(std::move(waiting), here.toolchain, here.compiling, seconds);
+  const std::size_t all = waiting.size(), asked = std::min(settings.evaluations, all);
+  waiting.resize(asked);
+  Recorder recorder(problem, measure, device.run(), path);
+  const std::size_t left = recorder.prepare(std::move(waiting), *space, seconds);
   std::printf("%s: timing %zu points, %d times\n", problem.name().c_str(), recorder.verified(),
               settings.passes);
   std::fflush(stdout);
   recorder.time(settings.passes);
   std::error_code error;
   // thousands of objects that nobody asks for again
-  std::filesystem::remove_all(here.compiling.cache_folder, error);
+  std::filesystem::remove_all(settings.folder + "/variants", error);
   std::printf("%s: %zu of %zu points left, %.0f s\n", problem.name().c_str(), left + all - asked,
               points.size(), seconds_since(began));
 }
@@ -197,19 +182,16 @@ void record_spaces(const std::vector<Problem>& problems, const RecorderSettings&
   constexpr int kRounds = 5;  // of each pass
   kernels::create_folder(settings.folder);
   const auto began = Clock::now();
-  Here here{find_toolchain(), identify_cpu(), {}, {}, {}};
-  here.run = identify_run(here.toolchain, here.cpu, settings.seed);
-  here.compiling.cache_folder = settings.folder + "/variants";
-  here.compiling.jobs = here.cpu.threads;
-  here.measure.open = open_cpu;
-  here.measure.seed = settings.seed;
-  here.measure.screening_rounds = kRounds;
-  here.measure.final_rounds = here.measure.finalists = 0;
-  here.measure.log_path = settings.folder + "/record.log";
+  const auto device = open_cpu_device({.out = settings.folder, .accuracy = settings.accuracy}, settings.seed);
+  MeasureSettings measure = device->measure();
+  measure.seed = settings.seed;
+  measure.screening_rounds = kRounds;
+  measure.final_rounds = measure.finalists = 0;
+  measure.log_path = settings.folder + "/record.log";
   for (std::size_t p = 0; p < problems.size(); ++p) {
     const double seconds =
         (settings.budget - seconds_since(began)) / static_cast<double>(problems.size() - p);
-    record_space(sized_within(problems[p], kElements), settings, here, seconds, began);
+    record_space(sized_within(problems[p], kElements), settings, *device, measure, seconds, began);
   }
 }
 

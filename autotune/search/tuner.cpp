@@ -100,7 +100,7 @@ class TimingSession {
     channel_.report(
         {{"phase", phase}, {"ceiling", workloads.front().name}, {"ceiling_bytes", workloads.front().bytes}});
     for (const std::size_t i : items) workloads.push_back(executor_->workload(candidates_[i]));
-    Rounds measured(std::move(workloads), 0, seed, executor_->stopwatch());
+    Rounds measured(std::move(workloads), seed, executor_->stopwatch());
     const auto announce = [&](std::size_t workload) {
       channel_.launching(workload == 0 ? -1 : static_cast<int>(items[workload - 1]));
     };
@@ -113,8 +113,7 @@ class TimingSession {
       json ns = json::object();
       for (std::size_t i = 0; i < items.size(); ++i) ns[std::to_string(items[i])] = times[i + 1].back();
       channel_.report({{"phase", phase}, {"ceiling_ns", times[0].back()}, {"ns", ns}});
-      const std::vector<bool> keep = kept_rounds(times[0], settings_.ceiling_share);
-      kept = static_cast<int>(std::count(keep.begin(), keep.end(), true));
+      kept = static_cast<int>(count_of(kept_rounds(times[0], settings_.ceiling_share)));
     }
     return measured;
   }
@@ -160,8 +159,8 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
   m.ceiling_share = settings.ceiling_share;
   const std::vector<bool> keep_screening = kept_rounds(screening.ceiling_ns, m.ceiling_share);
   const std::vector<bool> keep_final = kept_rounds(finals.ceiling_ns, m.ceiling_share);
-  m.discarded_rounds = static_cast<int>(std::count(keep_final.begin(), keep_final.end(), false));
-  const auto kept_final = std::count(keep_final.begin(), keep_final.end(), true);
+  const int kept_final = static_cast<int>(count_of(keep_final));
+  m.discarded_rounds = static_cast<int>(keep_final.size()) - kept_final;
   const double bytes = problem.bytes();
 
   std::vector<Contender> contenders;  // the default, and who was in enough final rounds
@@ -286,16 +285,15 @@ void verify(std::vector<Candidate>& candidates, const MeasureSettings& settings)
         }
         log.launching("verify", variant);
         channel.launching(item);
-        std::optional<std::string> difference;
-        const auto takes = [&](i64 cols) { return variant.takes(cols); };
+        Verifier::Verdict verdict;
         try {
-          difference = verifier->mismatch(executor->function(candidate), variant.block_elements(), takes);
+          verdict = verifier->verdict(executor->function(candidate), variant.block_elements(),
+                                      [&](i64 cols) { return variant.takes(cols); });
         } catch (const WroteOutside& wrote) {
-          difference = wrote.what();
+          verdict.mismatch = wrote.what();
         }
-        channel.report({{"item", item},
-                        {"mismatch", difference.value_or("")},
-                        {"checked", verifier->checked(variant.block_elements(), takes)}});
+        channel.report(
+            {{"item", item}, {"mismatch", verdict.mismatch.value_or("")}, {"checked", verdict.checked}});
       }
     };
     const auto on_report = [&](const json& report) {

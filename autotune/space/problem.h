@@ -25,7 +25,7 @@ using kernels::Operand;
 using kernels::operands;  // in the order of Arguments::array
 using kernels::Role;
 
-enum class FormatId { kF32, kF16, kBf16 };  // kernels::ActivationFormats
+enum class FormatId { kF32, kF16, kBf16 };  // kernels::ActivationFormats; the C interface's numbers
 
 inline constexpr auto kAllKernels = [] {
   std::array<KernelId, kernels::kKernels> all{};

@@ -64,36 +64,29 @@ TEST(DeviceKey, IsTheSameFromARecordAndFromTheMachine) {
   const auto key = autotune::device_key(device_record(here));
   ASSERT_TRUE(key);
   EXPECT_EQ(key->device, cpu_key(here.model, here.threads, here.vector_bits, here.isa).device);
-  gpu::DeviceIdentity device;
-  device.name = "NVIDIA H200";
-  device.limits.name = "sm_90";
-  device.limits.sms = 132;
-  device.memory_bytes = 150754820096LL;
-  EXPECT_EQ(autotune::device_key(gpu::device_record(device))->device,
-            "cuda: NVIDIA H200, sm_90, 132 SMs, 140 GiB");
 }
 
 TEST(DeviceKey, TheLadderGoesFromTheDeviceToItsFamily) {
   const DeviceKey h200 = *device_key(gpu()), many = *device_key(with(cpu(), "threads", 64));
-  EXPECT_EQ(rung_of(h200, h200), Rung::kDevice);
-  EXPECT_EQ(rung_of(h200, *device_key(with(gpu(), "name", "NVIDIA H100"))), Rung::kArchitecture);
-  EXPECT_EQ(rung_of(h200, *device_key(with(gpu(), "architecture", "sm_90a"))), Rung::kFamily);
-  EXPECT_EQ(rung_of(h200, *device_key(with(gpu(), "architecture", "sm_100"))), Rung::kDefault);
+  EXPECT_EQ(rung_of(h200, h200), Rung::device);
+  EXPECT_EQ(rung_of(h200, *device_key(with(gpu(), "name", "NVIDIA H100"))), Rung::architecture);
+  EXPECT_EQ(rung_of(h200, *device_key(with(gpu(), "architecture", "sm_90a"))), Rung::family);
+  EXPECT_EQ(rung_of(h200, *device_key(with(gpu(), "architecture", "sm_100"))), Rung::all_devices);
   EXPECT_EQ(rung_of(*device_key(with(gpu(), "architecture", "sm_80")),
                     *device_key(with(gpu(), "architecture", "sm_89"))),
-            Rung::kFamily);
+            Rung::family);
   EXPECT_EQ(rung_of(*device_key(with(gpu(), "architecture", "sm_100")),
                     *device_key(with(gpu(), "architecture", "sm_120"))),
-            Rung::kDefault);
-  EXPECT_EQ(rung_of(*device_key(cpu()), many), Rung::kArchitecture);
-  EXPECT_EQ(rung_of(many, *device_key(with(cpu(), "isa", "avx2 avx512f avx512_bf16"))), Rung::kFamily);
-  EXPECT_EQ(rung_of(many, *device_key(with(cpu(), "vector_bits", 256))), Rung::kDefault);
-  EXPECT_EQ(rung_of(many, h200), Rung::kDefault);
+            Rung::all_devices);
+  EXPECT_EQ(rung_of(*device_key(cpu()), many), Rung::architecture);
+  EXPECT_EQ(rung_of(many, *device_key(with(cpu(), "isa", "avx2 avx512f avx512_bf16"))), Rung::family);
+  EXPECT_EQ(rung_of(many, *device_key(with(cpu(), "vector_bits", 256))), Rung::all_devices);
+  EXPECT_EQ(rung_of(many, h200), Rung::all_devices);
   const DeviceKey offline =
       *device_key({{"kind", "offline"}, {"architecture", "sm_90"}, {"board", "H200 SXM"}});
   EXPECT_TRUE(offline.predicted);
-  EXPECT_EQ(rung_of(h200, offline), Rung::kArchitecture);
-  EXPECT_EQ(rung_of(offline, offline), Rung::kArchitecture) << "nothing ran there";
+  EXPECT_EQ(rung_of(h200, offline), Rung::architecture);
+  EXPECT_EQ(rung_of(offline, offline), Rung::architecture) << "nothing ran there";
 }
 
 TEST(DeviceKey, SlugsAreFileNamesAndTellDevicesApart) {

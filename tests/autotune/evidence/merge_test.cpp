@@ -441,7 +441,7 @@ TEST(Publish, RefusesAFileOfANewerProgram) {
   EXPECT_THROW(publish(run_of("t1", {}), {{"k1", "c1"}}, folder.path(), Accuracy::kAsDefault),
                kernels::SpecError);
   EXPECT_EQ(kernels::read_file(path), text);
-  const Database known = known_records(*device_key(cpu_device()), Rung::kDevice, folder.path());
+  const Database known = known_records(*device_key(cpu_device()), Rung::device, folder.path());
   EXPECT_TRUE(known.records.empty());
   ASSERT_EQ(known.warnings.size(), 1u) << "a search does without it";
 }
@@ -648,13 +648,13 @@ TEST(Known, IsTheDeviceAndItsKinNearestFirst) {
   }
   EXPECT_EQ(publish(records, {{"k1", "c1"}}, folder.path(), Accuracy::kAsDefault).size(), 4u);
   const DeviceKey here = *device_key(devices[0]);
-  EXPECT_EQ(known_records(here, Rung::kDevice, folder.path()).records.size(), 1u);
-  EXPECT_EQ(known_records(here, Rung::kArchitecture, folder.path()).records.size(), 2u);
-  const auto family = known_records(here, Rung::kFamily, folder.path()).records;
+  EXPECT_EQ(known_records(here, Rung::device, folder.path()).records.size(), 1u);
+  EXPECT_EQ(known_records(here, Rung::architecture, folder.path()).records.size(), 2u);
+  const auto family = known_records(here, Rung::family, folder.path()).records;
   ASSERT_EQ(family.size(), 3u);
   EXPECT_EQ(family[1].run.device.threads, 64);
-  EXPECT_EQ(known_records(here, Rung::kDefault, folder.path()).records.size(), 4u);
-  EXPECT_TRUE(known_records(here, Rung::kDefault, folder / "absent").records.empty());
+  EXPECT_EQ(known_records(here, Rung::all_devices, folder.path()).records.size(), 4u);
+  EXPECT_TRUE(known_records(here, Rung::all_devices, folder / "absent").records.empty());
 }
 
 TEST(Known, SeedsAreTheNearestDevicesWinnersFirst) {

@@ -467,10 +467,5 @@ TEST(Identity, OfARecordIsTheOneThatTheKernelsFind) {
   EXPECT_EQ(kHere.family, found.family);
 }
 
-TEST(Identity, RungsHaveOneName) {
-  for (const Rung rung : {Rung::kDevice, Rung::kArchitecture, Rung::kFamily, Rung::kDefault})
-    EXPECT_STREQ(name_of(rung), name_of(static_cast<kernels::Rung>(rung)));
-}
-
 }  // namespace
 }  // namespace outgrad::autotune

@@ -60,11 +60,11 @@ TEST_F(OfflineTest, NightlyPointsOfTheSpaceCompile) {
     for (const KernelId kernel : kAllKernels) {
       if (!has_space(kernel)) continue;
       const Problem problem = sized({kernel, kAllFormats[turn++ % std::size(kAllFormats)]});
-      const Space space = gpu_space(problem, gpu_fits_of(problem), architecture);
+      const Space space = gpu_space(problem, fits_of(problem), architecture);
       const Points points = space.construct();
       variants.push_back(default_gpu_variant(problem, architecture));
       for (int i = 1; i < kPerProblem; ++i)
-        variants.push_back(gpu_variant_at(problem, gpu_fits_of(problem), space,
+        variants.push_back(gpu_variant_at(problem, fits_of(problem), space,
                                           points[kernels::next_random(seed) % points.size()]));
     }
     ++turn;  // another format for each kernel on the next architecture
@@ -192,7 +192,7 @@ TEST(GpuSpace, VariantsComeBackFromTheirParameters) {
   for (const KernelId kernel : kAllKernels) {
     if (!has_space(kernel)) continue;
     const Problem problem = sized({kernel, FormatId::kBf16});
-    const Fits& fits = gpu_fits_of(problem);
+    const Fits& fits = fits_of(problem);
     const Space space = gpu_space(problem, fits, architecture);
     const Points points = space.construct();
     for (std::size_t i = 0; i < points.size(); i += points.size() / 50 + 1) {

@@ -94,8 +94,8 @@ GpuVariant variant_of(const Problem& problem, int threads = 256) {
 std::string verified(const GpuVariant& variant) {
   const Device device(0);
   const Verifier verifier(variant.problem, variant.fit->reference, 1);
-  return verifier.mismatch(on_host_arrays(device, load(device, variant, cubins_of(variant))), 1 << 12)
-      .value_or("equal");
+  return verifier.verdict(on_host_arrays(device, load(device, variant, cubins_of(variant))), 1 << 12)
+      .mismatch.value_or("equal");
 }
 
 TEST(DriverTest, AbsentDriverIsAnError) {
@@ -104,18 +104,19 @@ TEST(DriverTest, AbsentDriverIsAnError) {
 }
 
 TEST(DriverTest, DeviceDescribesItself) {
-  const Answer answer = in_child(OUTGRAD_STAND_IN_DRIVER, "",
-                                 [] { return to_json(device_record(Device(0).identity())).dump(); });
-  const DeviceIdentity device = device_from(device_record_from(nlohmann::json::parse(answer.text)));
-  EXPECT_EQ(device.name, "Stand-in GPU");
-  EXPECT_EQ(device.limits.name, "sm_90");
-  EXPECT_EQ(device.limits.sms, 2);
-  EXPECT_DOUBLE_EQ(device.limits.dram_gb_per_s, 51.2);  // 1.6 GHz, twice, 16 bytes
-  EXPECT_EQ(to_json(device_record(device)).dump(), answer.text);
+  const Answer answer =
+      in_child(OUTGRAD_STAND_IN_DRIVER, "", [] { return to_json(Device(0).record()).dump(); });
+  const DeviceRecord device = device_record_from(nlohmann::json::parse(answer.text));
+  const Architecture limits = limits_of(device);
+  EXPECT_EQ(limits.board, "Stand-in GPU");
+  EXPECT_EQ(limits.name, "sm_90");
+  EXPECT_EQ(limits.sms, 2);
+  EXPECT_DOUBLE_EQ(limits.dram_gb_per_s, 51.2);  // 1.6 GHz, twice, 16 bytes
+  EXPECT_EQ(to_json(device).dump(), answer.text);
 }
 
 TEST(DriverTest, DeviceThatIsNotThereIsNamed) {
-  const Answer answer = in_child(OUTGRAD_STAND_IN_DRIVER, "", [] { return Device(3).identity().name; });
+  const Answer answer = in_child(OUTGRAD_STAND_IN_DRIVER, "", [] { return Device(3).limits().name; });
   EXPECT_EQ(answer.text, "threw: cuda:3: this machine has 1 devices");
 }
 

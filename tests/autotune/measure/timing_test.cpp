@@ -19,7 +19,7 @@ TEST(Rounds, EachRunsEveryWorkloadOnceInChangingOrder) {
   std::vector<Workload> workloads;
   for (int i = 0; i < 5; ++i)
     workloads.push_back({std::to_string(i), 1, [&order, i] { order.push_back(i); }});
-  Rounds rounds(workloads, 0, 3);
+  Rounds rounds(workloads, 3);
   rounds.run(/*warm_up=*/true);
   order.clear();
   std::set<std::vector<int>> orders;
@@ -39,14 +39,13 @@ TEST(Rounds, StopAtTheLimitWhenTheCeilingIsNeverSteady) {
   long long spin = 1000;
   volatile long long sink = 0;
   // Each call takes twice as long as the one before: all rounds but the first fall under the ceiling.
-  Rounds rounds({{"ceiling", 1,
-                  [&] {
-                    for (long long i = 0; i < spin; ++i) sink = sink + i;
-                    spin *= 2;
-                  }}},
-                0, 1);
-  rounds.run_until(10, 12);
-  EXPECT_EQ(rounds.times_ns()[0].size(), 12u);
+  const auto times = timed_until({{"ceiling", 1,
+                                   [&] {
+                                     for (long long i = 0; i < spin; ++i) sink = sink + i;
+                                     spin *= 2;
+                                   }}},
+                                 4, 1);
+  EXPECT_EQ(times[0].size(), 12u);
 }
 
 TEST(KeptRounds, DiscardsUnderTheSharePreciselyAndKeepsAllAtZero) {

@@ -27,7 +27,7 @@ VariantFunction reference_of(const Problem& problem) {
 }
 
 std::string verdict(const Problem& problem, const Function& function) {
-  return Verifier(problem, reference_of(problem), 1).mismatch(function, 4096).value_or("equal");
+  return Verifier(problem, reference_of(problem), 1).verdict(function, 4096).mismatch.value_or("equal");
 }
 
 // The verdict on the reference followed by `spoil`.
@@ -44,8 +44,10 @@ TEST(Verifier, EveryReferenceAgreesWithItself) {
   for (const KernelId kernel : kAllKernels)
     for (const FormatId format : kAllFormats) {
       const Problem problem{kernel, format};
-      EXPECT_EQ(verdict(problem, reference_of(problem)), "equal") << problem.name();
-      EXPECT_GT(Verifier(problem, reference_of(problem), 1).checked(4096), 1 << 20) << problem.name();
+      const auto [mismatch, checked] =
+          Verifier(problem, reference_of(problem), 1).verdict(reference_of(problem), 4096);
+      EXPECT_EQ(mismatch, std::nullopt) << problem.name();
+      EXPECT_GT(checked, 1 << 20) << problem.name();
     }
 }
 
@@ -85,7 +87,7 @@ TEST(Verifier, SeesAFaultInEveryArrayOfEveryKernel) {
           if (a.array[k] != nullptr && bytes(a) > 0)
             spoil(a.at<unsigned char>(static_cast<int>(k)), bytes(a));
         };
-        return verifier.mismatch(with_fault, 4096).value_or("equal");
+        return verifier.verdict(with_fault, 4096).mismatch.value_or("equal");
       };
       const auto width = static_cast<std::size_t>(problem.element_bytes(all[k]));
       if (all[k].role == Role::kOutput) {

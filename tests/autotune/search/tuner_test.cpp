@@ -234,8 +234,9 @@ TEST(Compile, ADirectTableIsAVariantLikeAnyOther) {
   std::vector<std::string> differences(2, "not run");
   const auto body_of_child = [&](const Channel& channel) {
     for (const Candidate& candidate : candidates)
-      channel.report({{"difference",
-                       verifier.mismatch(load(*candidate.code()), variant.block_elements()).value_or("")}});
+      channel.report(
+          {{"difference",
+            verifier.verdict(load(*candidate.code()), variant.block_elements()).mismatch.value_or("")}});
   };
   std::size_t reports = 0;
   for (const Candidate& candidate : candidates) ASSERT_NE(candidate.code(), nullptr);
