@@ -272,7 +272,7 @@ WitnessScript script(const Fit& fit, const Piece& piece, const std::string& path
   const double slack = piece.certified - piece.observed;
   if (!(slack > 0))
     throw kernels::SpecError(path, place, "the certified error is not above the observed one");
-  const auto [lo, hi] = range_of(piece);
+  const auto [lo, hi] = piece.outer_range();
   if ((piece.left_tail && lo > -known->tail) || (piece.right_tail && hi < known->tail))
     throw kernels::SpecError(path, place,
                              fmt::format("certify --coq needs a tail to begin at |x| >= {}", known->tail));

@@ -22,7 +22,7 @@ constexpr int kCorePlaces = 50, kLeftPlaces = 70;
 constexpr int kCoreMargin = 64, kLeftMargin = 2;
 
 std::string range_text(const Piece& piece) {
-  const auto [lo, hi] = range_of(piece);
+  const auto [lo, hi] = piece.outer_range();
   if (piece.left_tail && piece.right_tail) return "True";
   return piece.left_tail    ? "x <= " + exact(hi)
          : piece.right_tail ? exact(lo) + " <= x"
@@ -112,7 +112,7 @@ class Demands {
   static const char* second(const Piece& p) { return p.left_tail || p.right_tail ? "" : "  - "; }
 
   Demand in_coordinate(const Piece& piece, std::string& proof) {
-    const auto [lo, hi] = range_of(piece);
+    const auto [lo, hi] = piece.outer_range();
     const auto side = [&](const Real& x) { return x < x_star_ ? "left" : "right"; };
     const auto coordinate = [&](const Real& x) {
       return Real((x < x_star_ ? -1 : 1) * sqrt(abs(f_at(x) - y_star_)));
@@ -133,7 +133,7 @@ class Demands {
 
   /// y falls as x rises.
   Demand in_y(const Piece& piece, std::string& proof) {
-    const auto [lo, hi] = range_of(piece);
+    const auto [lo, hi] = piece.outer_range();
     Demand demand;
     if (!piece.left_tail) {
       demand.greatest = greatest_of(f_at(lo), kLeftPlaces, kLeftMargin);
@@ -161,7 +161,7 @@ WitnessScript ranges_script(const Fit& fit) {
                                            piece->left_tail && piece->right_tail ? "trivial" : "lra");
     cases += piece == rows.back() ? "  " + chosen + "\n"
                                   : fmt::format("  destruct (Rle_dec x {}). {{ {} }}\n",
-                                                operand(range_of(*piece).second), chosen);
+                                                operand(piece->outer_range().second), chosen);
   }
   return {
       fit.name + "_ranges.v",
@@ -236,7 +236,7 @@ WitnessScript rows_script(const Fit& fit, const std::vector<int>& rows) {
   std::vector<std::string> cases(static_cast<size_t>(fit.as<BackwardModel>()->kRows), "easy.");
   for (const Piece& piece : fit.as<BackwardModel>()->pieces) {
     if (!rows.empty() && std::ranges::find(rows, piece.row) == rows.end()) continue;
-    const auto [lo, hi] = range_of(piece);
+    const auto [lo, hi] = piece.outer_range();
     const std::string row = fmt::format("{}_row_{}", fit.name, piece.row);
     const auto bound = [&](const std::string& coordinate) {
       return fmt::format("Rabs ({0}.p ({1}) - f' x) <= {0}.A", row, coordinate);

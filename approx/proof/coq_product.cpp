@@ -12,10 +12,6 @@ namespace outgrad::approx::coq {
 Groups product_scripts(const Fit& fit, const std::string& path) {
   const auto& model = *fit.as<BackwardModel>();
   const ProductBall ball = product_ball(model.product);
-  const auto dyadic = [](double value) {
-    const auto [integer, exponent] = integer_and_exponent(value);
-    return fmt::format("Float radix2 ({}) ({})", integer, exponent);
-  };
   return {
       {kernel_script(fit, path)},
       {{fit.name + "_all.v",

@@ -168,7 +168,7 @@ std::string SpanWriter::anchor(const Span& s, const char* what, const Real& x) c
 /// That x is in the range of the row's theorem, or in a tail, by f at the ends of the range or by x*.
 std::string SpanWriter::range_proof(const Span& s) const {
   const Piece& piece = *s.piece;
-  const auto [lo, hi] = range_of(piece);
+  const auto [lo, hi] = piece.outer_range();
   constexpr const char* kBesideStar =
       "  + pose proof x_star_between as S. unfold x_low, x_high in S. unfold on_side in M. lra.\n";
   constexpr const char* kInTail = "  + trivial.\n";
@@ -196,7 +196,7 @@ std::string SpanWriter::filled(const Span& s, const char* form) const {
   std::vector<std::string> words;
   for (const float word : piece.c) words.push_back(number(static_cast<double>(word)));
   while (words.size() > 1 && words.back() == "0") words.pop_back();
-  const auto [lo, hi] = range_of(piece);
+  const auto [lo, hi] = piece.outer_range();
   const double reach = static_cast<double>(
       std::max({std::abs(at_numeral(s.first)), std::abs(at_numeral(s.last)), std::abs(piece.centre)}));
   const Slack found = in_s(piece) ? slack(s) : Slack{};
@@ -325,7 +325,7 @@ Qed.
 )";
 
 WitnessScript SpanWriter::script(const Span& s) const {
-  const auto [lo, hi] = range_of(*s.piece);
+  const auto [lo, hi] = s.piece->outer_range();
   std::string form = kHead;
   if (!s.piece->left_tail && !(s.right && lo < x_star_)) form += anchor(s, "lower", lo);
   if (!(!s.right && hi > x_star_)) form += anchor(s, "upper", hi);

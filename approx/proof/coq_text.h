@@ -4,13 +4,13 @@
 #include "approx/function/format.h"
 #include "approx/function/scalars.h"
 #include "approx/model/piece.h"
+#include "approx/proof/gappa.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
 #include <string>
 #include <string_view>
-#include <utility>
 
 namespace outgrad::approx::coq {
 
@@ -34,12 +34,15 @@ inline std::string operand(const Real& r) {
   return text.find_first_of(" -") == std::string::npos ? text : "(" + text + ")";
 }
 
+/// The same as a float of Flocq.
+inline std::string dyadic(double value) {
+  const auto [integer, exponent] = integer_and_exponent(value);
+  return fmt::format("Float radix2 ({}) ({})", integer, exponent);
+}
+
 inline std::string between(const Real& lo, const char* variable, const Real& hi) {
   return fmt::format("{} <= {} <= {}", exact(lo), variable, exact(hi));
 }
-
-/// The x of a row without its tails.
-inline std::pair<Real, Real> range_of(const Piece& piece) { return piece.outer_range(); }
 
 /// What a row's polynomial is of: the coordinate s, or y itself.
 inline bool in_s(const Piece& piece) { return piece.coordinate == Coordinate::signed_root; }

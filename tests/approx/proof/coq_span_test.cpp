@@ -2,8 +2,6 @@
 // them but nothing that is a little wrong; exhaustively, at every fp32 number.
 #include "approx/proof/coq_span.h"
 
-#include "approx/proof/coq_activation.h"
-#include "approx/proof/coq_check.h"
 #include "approx/proof/coq_text.h"
 #include "kernels/eval.h"
 #include "kernels/generated/gelu_f32.h"
@@ -25,16 +23,7 @@
 namespace outgrad::approx::coq {
 namespace {
 
-const std::string kSpanLibrary = kRoot + "/approx/proof/coq/";
 const char* const kSpanFits[] = {"gelu_f32", "gelu_tanh_f32", "silu_f32"};
-
-/// `before` has to be there once.
-WitnessScript with(WitnessScript script, const std::string& before, const std::string& after) {
-  const std::size_t at = script.text.find(before);
-  EXPECT_TRUE(at != std::string::npos && script.text.find(before, at + 1) == std::string::npos) << before;
-  script.text.replace(at, before.size(), after);
-  return script;
-}
 
 /// Ends of a span, in the order of its numbers: -bits where y < 0.
 std::pair<int, int> ends_of(const WitnessScript& script) {
@@ -123,46 +112,30 @@ TEST(CoqSpans, AreOfTheKernelsThatTheLibraryHas) {
     EXPECT_THROW((void)span_scripts(committed(name), name), kernels::SpecError) << name;
 }
 
-class CoqSpan : public CoqFolder {};
+using CoqSpan = CoqFolder;
 
 // Row 5 of GELU, the first of its right segment.
 TEST_F(CoqSpan, NightlyIsAcceptedAndNothingALittleWrong) {
   const Fit fit = committed("gelu_f32");
-  for (const Checked& file :
-       compile_library(kSpanLibrary, folder(), kFilePatience, known("x*normal_cdf(x)"), true))
-    ASSERT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
+  ASSERT_TRUE(has_library(fit.function, true));
   const Groups groups = span_scripts(fit, "");
   const WitnessScript& kernel = groups[0].at(0);
-  expect_proven(kernel);
+  EXPECT_TRUE(accepts(kernel));
   const Groups bounds = scripts(fit, "", {5});
-  for (const WitnessScript& script : bounds[1]) expect_proven(script);
+  for (const WitnessScript& script : bounds[1]) EXPECT_TRUE(accepts(script));
   const auto span = std::ranges::find(groups[2], "gelu_f32_span_5_right.v", &WitnessScript::name);
   ASSERT_NE(span, groups[2].end());
-  expect_proven(*span);
+  EXPECT_TRUE(accepts(*span));
 
   // The kernel, against the compiled one.
-  constexpr std::uint32_t kStep = 2097143, kCount = 2048;
-  std::uint64_t hash = 0;
-  for (std::uint32_t i = 0; i < kCount; ++i) {
-    for (const bool m : {false, true}) {
-      const float g = kernels::evaluate_backward<kernels::generated::GeluF32>(
-          kernels::FloatOps{}, kernels::float_of(i * kStep), m);
-      __extension__ using Wide = unsigned __int128;
-      hash = static_cast<std::uint64_t>((Wide{hash} * 1000003 + kernels::canonical_bits(g) + 1) %
-                                        ((std::uint64_t{1} << 61) - 1));
-    }
-  }
+  constexpr int kStep = 2097143, kCount = 2048;
   const auto same = [&](std::uint64_t results) {
-    return WitnessScript{
-        "Same.v",
-        fmt::format("From Coq Require Import ZArith.\nFrom Outgrad Require Import Kernel gelu_f32_kernel.\n"
-                    "Lemma same : (hash_of_results kernel 24 128 0 {0} {1} = {2})%Z.\n"
-                    "Proof. vm_cast_no_check (eq_refl {2}%Z). Qed.\n",
-                    kStep, kCount, results)};
+    return same_results(fit.name, "24 128", kStep, kCount, results);
   };
-  expect_proven(same(hash));
-  constexpr const char* kUnequal = "The term \"eq_refl\" has type";
-  expect_refused(same(hash + 1), kUnequal);
+  const std::uint64_t hash =
+      Compiled<float, kernels::generated::GeluF32, void>{Format::f32}.hash_of_results(kStep, kCount);
+  EXPECT_TRUE(accepts(same(hash)));
+  EXPECT_TRUE(refuses(same(hash + 1), kUnequal));
 
   // A number more at either end is of another row.
   constexpr const char* kOtherSpan = "\"core_span kernel true true 5 first last = true\"";
@@ -181,9 +154,9 @@ TEST_F(CoqSpan, NightlyIsAcceptedAndNothingALittleWrong) {
     }
     return script;
   };
-  expect_proven(stretched(first, last));
-  expect_refused(stretched(first - 1, last), kOtherSpan);
-  expect_refused(stretched(first, last + 1), kOtherSpan);
+  EXPECT_TRUE(accepts(stretched(first, last)));
+  EXPECT_TRUE(refuses(stretched(first - 1, last), kOtherSpan));
+  EXPECT_TRUE(refuses(stretched(first, last + 1), kOtherSpan));
 
   // A lower claim, a coefficient that is not the kernel's, and a kernel whose right segment begins later.
   const BackwardModel& model = *fit.as<BackwardModel>();
@@ -192,12 +165,12 @@ TEST_F(CoqSpan, NightlyIsAcceptedAndNothingALittleWrong) {
   claiming.as<BackwardModel>()->kAB = 0.999 * (piece.certified + piece.evaluation);
   claiming.as<BackwardModel>()->kK = 0;
   const Groups claim = span_scripts(claiming, "");
-  expect_refused(*std::ranges::find(claim[2], span->name, &WitnessScript::name), "Cannot find witness");
+  EXPECT_TRUE(refuses(*std::ranges::find(claim[2], span->name, &WitnessScript::name), "Cannot find witness"));
   const auto refused_with = [&](const auto& change, const char* error) {
     Fit other = fit;
     change(*other.as<BackwardModel>());
-    expect_proven(span_scripts(other, "")[0].at(0));
-    expect_refused(*span, error);
+    EXPECT_TRUE(accepts(span_scripts(other, "")[0].at(0)));
+    EXPECT_TRUE(refuses(*span, error));
   };
   refused_with([](BackwardModel& m) { m.pieces.at(5).c[2] *= 1.0001F; }, "Unable to unify");
   refused_with([](BackwardModel& m) { m.kRightS *= 1.001F; }, kOtherSpan);
@@ -207,12 +180,7 @@ class CoqSpanExhaustive : public CoqFolder, public testing::WithParamInterface<c
 
 TEST_P(CoqSpanExhaustive, AcceptsEveryNumber) {
   const Fit fit = committed(GetParam());
-  const CheckedFit checked = check_all(scripts(fit, GetParam()), known(fit.function), kSpanLibrary, folder(),
-                                       kFilePatience, 2, [](const Checked& file) {
-                                         EXPECT_EQ(file.outcome, Outcome::proven)
-                                             << file.file << ": " << file.output;
-                                       });
-  EXPECT_TRUE(checked.holds());
+  const CheckedFit checked = prove_all(scripts(fit, GetParam()), fit);
   EXPECT_NE(std::ranges::find(checked.bounds, std::string(GetParam()) + "_bound.v", &Checked::file),
             checked.bounds.end());
 }

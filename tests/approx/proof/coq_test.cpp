@@ -1,16 +1,13 @@
 #include "approx/proof/coq.h"
 
-#include "approx/proof/coq_activation.h"
-#include "approx/proof/coq_check.h"
 #include "approx/proof/coq_index.h"
 #include "approx/proof/coq_kernel.h"
 #include "approx/proof/coq_text.h"
-#include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "tests/approx/proof/coq_folder.h"
 #include "tests/approx/shared.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -23,10 +20,6 @@
 
 namespace outgrad::approx::coq {
 namespace {
-
-const std::string kSources = kRoot + "/approx/proof/coq";
-/// Seconds, far above what a proof takes here (10) on a machine that is busy with others.
-constexpr double kPatience = 900;
 
 const Piece& row(const Fit& fit, int k) { return fit.as<BackwardModel>()->pieces.at(static_cast<size_t>(k)); }
 
@@ -176,36 +169,10 @@ TEST(CoqScripts, TieTheRangesToTheRowsAndToTheKernel) {
   EXPECT_EQ(std::ranges::count(groups[0], "gelu_bf16_kernel.v", &WitnessScript::name), 1);
 }
 
-class Coq : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override {
-    // One folder a process: ctest runs these tests side by side.
-    folder_ = std::filesystem::path(testing::TempDir()) / ("outgrad_coq_" + std::to_string(::getpid()));
-    std::filesystem::create_directories(folder_);
-    try {
-      CheckedFit versions;
-      find_programs(versions, place());
-    } catch (const kernels::EnvironmentError& lacking) {
-      GTEST_SKIP() << lacking.what();
-    }
-  }
-  void TearDown() override {
-    if (!folder_.empty()) std::filesystem::remove_all(folder_);
-  }
-  [[nodiscard]] std::string place() const { return folder_.string(); }
-  Checked judge(const WitnessScript& script, double limit_s = kPatience) const {
-    return check(script, place(), limit_s);
-  }
+class Coq : public CoqFolder, public testing::WithParamInterface<std::string> {};
 
- private:
-  std::filesystem::path folder_;
-};
-
-std::string replaced_once(const std::string& text, const std::string& old, const std::string& by) {
-  const size_t at = text.find(old);
-  EXPECT_NE(at, std::string::npos) << old;
-  return at == std::string::npos ? text : text.substr(0, at) + by + text.substr(at + old.size());
-}
+/// What coqc says where a bound does not hold.
+constexpr const char* kNotBelow = "Numerical evaluation failed to conclude";
 
 /// The row's theorem with another claim.
 WitnessScript claiming(const Fit& fit, const Piece& piece, double claim) {
@@ -220,17 +187,17 @@ WitnessScript claiming(const Fit& fit, const Piece& piece, double claim) {
 TEST_F(Coq, NightlyAcceptsRowsAndRefusesWhatIsFalse) {
   const Fit fit = committed("gelu_bf16"), fine = committed("gelu_f32");
   // A list of assumptions that lacks one.
-  const std::string sources = place() + "/sources";
+  const std::string sources = folder() + "/sources";
   std::filesystem::copy(kSources, sources, std::filesystem::copy_options::recursive);
   kernels::write_file(sources + "/assumptions",
-                      replaced_once(kernels::read_file(kSources + "/assumptions"),
-                                    "Classical_Prop.classic : forall P : Prop, P \\/ ~ P\n", ""));
+                      with(kernels::read_file(kSources + "/assumptions"),
+                           "Classical_Prop.classic : forall P : Prop, P \\/ ~ P\n", ""));
 
   // Across x*, with B on both sides of the floor and at it; next to the right limit; left in y.
   Groups asked = scripts(fit, "gelu_bf16", {1, 11, 14});
   std::erase_if(asked[1], [](const WitnessScript& s) { return s.bound == 'B' && s.row != 1; });
   std::vector<std::string> order;
-  CheckedFit checked = check_all(asked, known("x*normal_cdf(x)"), sources, place(), kPatience, 2,
+  CheckedFit checked = check_all(asked, known("x*normal_cdf(x)"), sources, folder(), kPatience, 2,
                                  [&](const Checked& file) { order.push_back(file.file); });
   for (const auto* files : {&checked.library, &checked.bounds}) {
     for (const Checked& file : *files) {
@@ -253,45 +220,35 @@ TEST_F(Coq, NightlyAcceptsRowsAndRefusesWhatIsFalse) {
   checked.unlisted.clear();
   EXPECT_TRUE(checked.holds());
 
-  const auto expect_refused = [&](const WitnessScript& script) {
-    const Checked result = judge(script);
-    EXPECT_EQ(result.outcome, Outcome::refused) << script.name << ": " << result.output;
-    EXPECT_NE(result.output.find("Numerical evaluation failed to conclude"), std::string::npos)
-        << result.output;
-  };
-  expect_refused(claiming(fit, row(fit, 1), 0.99 * row(fit, 1).observed));
-  expect_refused(claiming(fit, row(fit, 11), 0.99 * row(fit, 11).observed));
+  EXPECT_TRUE(refuses(claiming(fit, row(fit, 1), 0.99 * row(fit, 1).observed), kNotBelow));
+  EXPECT_TRUE(refuses(claiming(fit, row(fit, 11), 0.99 * row(fit, 11).observed), kNotBelow));
   // One unit in the last place of c0 is more than the room between A and the error in f32.
   Piece off = row(fine, 3);
   ASSERT_LT(off.certified - off.observed, 0x1p-33);
-  EXPECT_EQ(judge(script(fine, off, "gelu_f32")).outcome, Outcome::proven);
+  EXPECT_TRUE(accepts(script(fine, off, "gelu_f32")));
   off.c[1] = std::nextafter(off.c[1], 2.0F);
-  expect_refused(script(fine, off, "gelu_f32"));
+  EXPECT_TRUE(refuses(script(fine, off, "gelu_f32"), kNotBelow));
   // The bound of B at a hundredth: Gappa finds no proof of it to write.
   WitnessScript rounding = gappa_scripts(fit.name, *fit.as<BackwardModel>(), row(fit, 14)).front();
-  rounding.text = replaced_once(rounding.text, "] -> p", "] -> 100 * p");
+  rounding.text = with(rounding.text, "] -> p", "] -> 100 * p");
   EXPECT_EQ(judge(rounding, 8).outcome == Outcome::proven, false);
   // A row's range that is cut to where its error is small, with that smaller claim: the row's own theorem is
   // true, and the ranges leave a gap.
   Fit cut = fit;
   Piece& middle = cut.as<BackwardModel>()->pieces.at(1);
   middle.x_lo = Real(-0.75), middle.x_hi = Real(-0.74609375);
-  const Checked gap = judge(ranges_script(cut));
-  EXPECT_EQ(gap.outcome, Outcome::refused) << gap.output;
-  EXPECT_NE(gap.output.find("Cannot find witness"), std::string::npos) << gap.output;
+  EXPECT_TRUE(refuses(ranges_script(cut), "Cannot find witness"));
   // Nor does it help to leave the range that is written down as it was: it has to be that of the row's
   // theorem.
   middle.observed = 0x1.7p-12, middle.certified = 0x1.8p-12;
   ASSERT_LT(middle.certified, row(fit, 1).certified);
-  ASSERT_EQ(judge(script(cut, middle, "gelu_bf16")).outcome, Outcome::proven);
-  const Checked other = judge(rows_script(fit, {1}));
-  EXPECT_EQ(other.outcome, Outcome::refused) << other.output;
-  EXPECT_NE(other.output.find("The term \"H\" has type"), std::string::npos) << other.output;
+  ASSERT_TRUE(accepts(script(cut, middle, "gelu_bf16")));
+  EXPECT_TRUE(refuses(rows_script(fit, {1}), "The term \"H\" has type"));
   // A library with other definitions than the committed one proves nothing: here f' is that of another
   // function.
-  kernels::write_file(sources + "/Gelu.v", replaced_once(kernels::read_file(kSources + "/Gelu.v"),
-                                                         "Phi x + x * phi x", "Phi x - x * phi x"));
-  EXPECT_THROW((void)compile_library(sources, place(), kPatience, known("x*normal_cdf(x)"), false),
+  kernels::write_file(sources + "/Gelu.v", with(kernels::read_file(kSources + "/Gelu.v"), "Phi x + x * phi x",
+                                                "Phi x - x * phi x"));
+  EXPECT_THROW((void)compile_library(sources, folder(), kPatience, known("x*normal_cdf(x)"), false),
                kernels::SpecError);
   // A limit that is reached decides nothing.
   const Checked hurried = judge(script(fit, row(fit, 1), "gelu_bf16"), 0.2);
@@ -305,17 +262,9 @@ TEST_P(CoqRows, NightlyAreAcceptedAndWhatIsFalseIsRefused) {
   const Fit fit = committed(GetParam());
   Groups asked = scripts(fit, GetParam(), {1, 11, 15});
   std::erase_if(asked[1], [](const WitnessScript& s) { return s.bound == 'B' && s.row != 11; });
-  const CheckedFit checked =
-      check_all(asked, known(fit.function), kSources, place(), kPatience, 2, [](const Checked& file) {
-        EXPECT_EQ(file.outcome, Outcome::proven) << file.file << ": " << file.output;
-      });
-  EXPECT_TRUE(checked.holds());
-  for (const int k : {1, 11, 15}) {
-    const Checked result = judge(claiming(fit, row(fit, k), 0.99 * row(fit, k).observed));
-    EXPECT_EQ(result.outcome, Outcome::refused) << k << ": " << result.output;
-    EXPECT_NE(result.output.find("Numerical evaluation failed to conclude"), std::string::npos)
-        << result.output;
-  }
+  (void)prove_all(asked, fit);
+  for (const int k : {1, 11, 15})
+    EXPECT_TRUE(refuses(claiming(fit, row(fit, k), 0.99 * row(fit, k).observed), kNotBelow));
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, CoqRows, testing::Values("silu_bf16", "gelu_tanh_bf16"),
@@ -323,12 +272,7 @@ INSTANTIATE_TEST_SUITE_P(Of, CoqRows, testing::Values("silu_bf16", "gelu_tanh_bf
 
 TEST_P(Coq, ExhaustiveAcceptsEveryRow) {
   const Fit fit = committed(GetParam());
-  const CheckedFit checked = check_all(scripts(fit, GetParam()), known(fit.function), kSources, place(),
-                                       kPatience, 2, [](const Checked& file) {
-                                         EXPECT_EQ(file.outcome, Outcome::proven)
-                                             << file.file << ": " << file.output;
-                                       });
-  EXPECT_TRUE(checked.holds());
+  const CheckedFit checked = prove_all(scripts(fit, GetParam()), fit);
   const auto index = std::ranges::find(checked.bounds, GetParam() + "_index.v", &Checked::file);
   ASSERT_NE(index, checked.bounds.end());
   EXPECT_EQ(index->theorems, (std::vector<std::string>{"index_in_range"}));
