@@ -7,10 +7,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 namespace outgrad::approx {
 namespace {
+
+/// In the order of Format.
+constexpr struct {
+  const char* name;
+  FormatShape shape;
+} kKnown[] = {{"f32", {8, 23, true}},        {"f16", {5, 10, true}},       {"bf16", {8, 7, true}},
+              {"e4m3", {4, 3, false}},       {"e5m2", {5, 2, true}},       {"mxfp8", {4, 3, false}},
+              {"f16_parity", {5, 10, true}}, {"bf16_parity", {8, 7, true}}};
+static_assert(std::size(kKnown) == std::size(kFormats));
 
 /// One unit in the last place at |g|, of numbers scaled by 2^scale.
 double scaled_ulp(const FormatShape& shape, int scale, double g) {
@@ -21,19 +31,7 @@ double scaled_ulp(const FormatShape& shape, int scale, double g) {
 
 }  // namespace
 
-const char* to_string(Format f) {
-  switch (f) {
-    case Format::f32: return "f32";
-    case Format::f16: return "f16";
-    case Format::bf16: return "bf16";
-    case Format::e4m3: return "e4m3";
-    case Format::e5m2: return "e5m2";
-    case Format::mxfp8: return "mxfp8";
-    case Format::f16_parity: return "f16_parity";
-    case Format::bf16_parity: return "bf16_parity";
-  }
-  return "";
-}
+const char* to_string(Format f) { return kKnown[static_cast<size_t>(f)].name; }
 
 Format format_of(const std::string& name) {
   for (const Format f : kFormats) {
@@ -45,19 +43,7 @@ Format format_of(const std::string& name) {
                                        kernels::did_you_mean(name, known)));
 }
 
-FormatShape shape_of(Format f) {
-  switch (f) {
-    case Format::f32: return {8, 23, true};
-    case Format::f16:
-    case Format::f16_parity: return {5, 10, true};
-    case Format::bf16:
-    case Format::bf16_parity: return {8, 7, true};
-    case Format::e4m3:
-    case Format::mxfp8: return {4, 3, false};
-    case Format::e5m2: return {5, 2, true};
-  }
-  return {};
-}
+FormatShape shape_of(Format f) { return kKnown[static_cast<size_t>(f)].shape; }
 
 Scales scales_of(Format f) {
   // From the least of E8M0 to the last at which e4m3 has a normal number next to the minimum of GELU: 2^(3 -

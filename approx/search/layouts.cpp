@@ -33,9 +33,7 @@ std::string left_segment(int edge, int half_octaves, int octaves) {
 /// apart, or one beyond numbers.
 double rough_level(const Samples& samples, const Piece& piece, int degree) {
   using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic>;
-  const double centre = piece.anchor        ? static_cast<double>(piece.anchor->centre)
-                        : piece.centre_is_0 ? 0
-                                            : piece.nominal_centre;
+  const double centre = first_centre(piece);
   const int first = piece.anchor ? 1 : 0;
   double reach = 0;
   for (const Real& v : samples.v) reach = std::max(reach, std::abs(static_cast<double>(v) - centre));

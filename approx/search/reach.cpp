@@ -14,6 +14,8 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <ranges>
+#include <span>
 
 namespace outgrad::approx {
 namespace {
@@ -373,23 +375,23 @@ ReachProblem reach_problem(const Composite& composite, const std::vector<Storage
 
   // The ends of the domain: as soon as pairs that share a coordinate have nothing in common. All of a branch
   // never have.
-  const auto meet_until_empty = [&](auto from, auto to, auto step) {
+  const auto meet_until_empty = [](const auto& branch) {
     double lo = -infinity(), hi = infinity();
-    for (auto k = from; k != to; k += step) {
-      lo = std::max(lo, pairs[static_cast<size_t>(k)].lo);
-      hi = std::min(hi, pairs[static_cast<size_t>(k)].hi);
-      if (lo > hi) return pairs[static_cast<size_t>(k)].y;
+    for (const ReachPair& pair : branch) {
+      lo = std::max(lo, pair.lo);
+      hi = std::min(hi, pair.hi);
+      if (lo > hi) return pair.y;
     }
     throw kernels::SpecError("reach: one constant serves a whole branch");
   };
-  const auto n = static_cast<std::ptrdiff_t>(pairs.size()), first_right = static_cast<std::ptrdiff_t>(left);
+  const std::span inward = std::span(pairs).first(left), right = std::span(pairs).subspan(left);
+  const auto leftward = inward | std::views::reverse;
   ReachDomain& d = problem.domain;
   d.y_first = std::min(pairs[left].y, pairs[left - 1].y);
   d.left_last = pairs.front().y;
-  d.floor_end = std::min(meet_until_empty(first_right, n, std::ptrdiff_t{1}),
-                         meet_until_empty(first_right - 1, std::ptrdiff_t{-1}, std::ptrdiff_t{-1}));
-  d.left_first = meet_until_empty(std::ptrdiff_t{0}, first_right, std::ptrdiff_t{1});
-  d.right_first = meet_until_empty(n - 1, first_right - 1, std::ptrdiff_t{-1});
+  d.floor_end = std::min(meet_until_empty(right), meet_until_empty(leftward));
+  d.left_first = meet_until_empty(inward);
+  d.right_first = meet_until_empty(right | std::views::reverse);
   d.right_far = 2 * d.right_first;
   if (!(d.y_first <= d.floor_end && d.floor_end < d.left_first && d.left_first <= d.left_last &&
         d.left_last < d.right_first)) {
@@ -399,22 +401,22 @@ ReachProblem reach_problem(const Composite& composite, const std::vector<Storage
   }
 
   const double y_star = composite.y_star().to_double();
-  const auto thin = [&](auto from, auto to, auto step) {
+  const auto thin = [&](const auto& outward) {
     double last = 0;
     size_t seen = 0;
-    for (auto k = from; k != to; k += step, ++seen) {
-      const ReachPair& pair = pairs[static_cast<size_t>(k)];
+    for (const ReachPair& pair : outward) {
+      const bool dense = seen++ < kDenseAtMinimum, is_last = seen == outward.size();
       const double s = std::sqrt(std::max(pair.y - y_star, 0.0));
-      if (pair.m && pair.y > d.right_far && k + step != to) continue;
+      if (pair.m && pair.y > d.right_far && !is_last) continue;
       const double by = !pair.m && pair.y > kFineFrom ? kFineStep : kStep;
-      if (seen < kDenseAtMinimum || s - last >= by || k + step == to) {
-        problem.candidates.push_back(static_cast<size_t>(k));
+      if (dense || s - last >= by || is_last) {
+        problem.candidates.push_back(static_cast<size_t>(&pair - pairs.data()));
         last = s;
       }
     }
   };
-  thin(first_right - 1, std::ptrdiff_t{-1}, std::ptrdiff_t{-1});
-  thin(first_right, n, std::ptrdiff_t{1});
+  thin(leftward);
+  thin(right);
   std::sort(problem.candidates.begin(), problem.candidates.end());
   return problem;
 }

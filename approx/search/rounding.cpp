@@ -213,9 +213,7 @@ RealProblem real_problem(const Samples& s, const Piece& piece, int degree) {
   const size_t count = s.v.size();
   const auto [low, high] = std::minmax_element(s.v.begin(), s.v.end());
   r.half_width = (*high - *low) / 2;
-  r.nominal = piece.anchor        ? static_cast<double>(piece.anchor->centre)
-              : piece.centre_is_0 ? 0
-                                  : piece.nominal_centre;
+  r.nominal = first_centre(piece);
   r.first = piece.anchor ? 1 : 0;
   // No coefficient moves the error next to an anchor: samples there would only make the exchange degenerate.
   for (size_t i = 0; i < count; ++i) {
@@ -245,6 +243,11 @@ RealProblem real_problem(const Samples& s, const Piece& piece, int degree) {
 }
 
 }  // namespace
+
+double first_centre(const Piece& piece) {
+  if (piece.anchor) return static_cast<double>(piece.anchor->centre);
+  return piece.centre_is_0 ? 0 : piece.nominal_centre;
+}
 
 Samples sample(const Composite& composite, const Piece& piece, int count) {
   // Chebyshev points of the second kind in x; an even count avoids the exact middle, where a relative error
@@ -360,9 +363,8 @@ std::vector<RoundedFit> fit_piece(const Samples& s, Piece& piece, int degree) {
   piece.real = real;
 
   const std::vector<Centre> centres =
-      piece.anchor        ? std::vector<Centre>{{piece.anchor->centre, 0}}
-      : piece.centre_is_0 ? std::vector<Centre>{{0.0f, 0}}
-                          : best_centres(real, piece, nominal, static_cast<double>(half_width));
+      piece.anchor || piece.centre_is_0 ? std::vector<Centre>{{static_cast<float>(nominal), 0}}
+                                        : best_centres(real, piece, nominal, static_cast<double>(half_width));
 
   // The residual of the real fit, once; a centre only changes the columns. All samples of the ends are kept.
   const size_t stride = std::max<size_t>(1, used.size() / kSearchSamples);

@@ -26,6 +26,9 @@ struct Samples {
   std::vector<Extended> extended;
 };
 
+/// What coefficients are powers about, before a search for a better place: of an anchored piece its anchor.
+double first_centre(const Piece& piece);
+
 Samples sample(const Composite& composite, const Piece& piece, int count);
 
 struct RoundedFit {
