@@ -55,13 +55,14 @@ struct ReachArguments {
 /// out of reach with one degree less.
 int decide(const ReachArguments& a) {
   const Spec spec = read_spec(a.spec);
-  if (!spec.backward || spec.backward->accuracy != AccuracyClass::stored || spec.backward->cells != 1) {
+  if (!spec.as<BackwardSpec>() || spec.backward().accuracy != AccuracyClass::stored ||
+      spec.backward().cells != 1) {
     throw kernels::SpecError(a.spec, "target",
                              "a backward specification with target stored:RHO and cells 1 is needed");
   }
-  ReachQuestion question{spec.backward->format, a.degree.value_or(spec.backward->degree),
+  ReachQuestion question{spec.backward().format, a.degree.value_or(spec.backward().degree),
                          a.ratio.value_or(spec.target),
-                         a.regret ? std::exp2(*a.regret) : spec.backward->storage.regret};
+                         a.regret ? std::exp2(*a.regret) : spec.backward().storage.regret};
   const Composite composite(spec.activation);
   const std::vector<StorageInterval> intervals = storage_intervals(composite, question.format);
   if (!a.out.empty()) kernels::require_writable(a.out, {a.spec});

@@ -341,15 +341,15 @@ Spec parse_spec(const std::string& text, const std::string& path) {
   spec.target = accuracy.bound;
   const std::string kind = r.text("kind");
   if (kind == "backward") {
-    spec.backward = parse_backward(r, accuracy);
+    spec.kind = parse_backward(r, accuracy);
   } else if (kind == "forward") {
     if (accuracy.kind != AccuracyClass::relative && accuracy.kind != AccuracyClass::rounded) {
       r.fail("target", "must be rel:2^-N, or rounded for a 16-bit format: the forward is relative");
     }
     if (accuracy.kind == AccuracyClass::rounded) {
-      spec.rounded = parse_rounded(r);
+      spec.kind = parse_rounded(r);
     } else {
-      ForwardSpec& forward = spec.forward.emplace();
+      auto& forward = spec.kind.emplace<ForwardSpec>();
       forward.core = parse_cells(r.object("core"));
       if (r.has("tail")) forward.tail = parse_cells(r.object("tail"));
       if (r.has("compensated")) forward.compensated = r.boolean("compensated");
@@ -362,11 +362,11 @@ Spec parse_spec(const std::string& text, const std::string& path) {
   } else if (kind == "code") {
     if (accuracy.kind != AccuracyClass::absolute)
       r.fail("target", "must be abs:2^-N, how near to f' the coded g is");
-    spec.code = true;
+    spec.kind = CodeSpec{};
   } else if (kind == "fp8") {
     if (accuracy.kind != AccuracyClass::absolute)
       r.fail("target", "must be abs:2^-N, what the fit and its rounding may add");
-    spec.fp8 = Fp8Spec{r.text("code"), r.text("fit")};
+    spec.kind = Fp8Spec{r.text("code"), r.text("fit")};
   } else {
     r.fail("kind", "'" + kind + "' is unknown; known: backward, forward, code, fp8");
   }

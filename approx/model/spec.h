@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <variant>
 
 namespace outgrad::approx {
 
@@ -85,6 +86,9 @@ struct RoundedForwardSpec {
   std::optional<float> x_min;  ///< where the rows begin; the last x whose f(x) rounds to its limit if absent
 };
 
+/// Codes of f'.
+struct CodeSpec {};
+
 struct Fp8Spec {
   std::string code;  ///< name of the code header whose range of f' is used
   std::string fit;  ///< name of the f32 fit whose g is told apart
@@ -97,13 +101,17 @@ struct Spec {
   /// the bound of the class: of A (of a code: of its g; of 8-bit y: what its parts may exceed), of the
   /// relative error, in ulp, or T/O
   double target;
-  std::optional<BackwardSpec> backward;
-  std::optional<ForwardSpec> forward;
-  std::optional<RoundedForwardSpec> rounded;
-  bool code = false;  ///< codes of f'
-  std::optional<Fp8Spec> fp8;
+  std::variant<BackwardSpec, ForwardSpec, RoundedForwardSpec, CodeSpec, Fp8Spec> kind;
   std::string text;  ///< the file as read
   std::string sha256;  ///< the digest of the text
+
+  /// What is wanted, if it is of this kind; else null.
+  template <class Kind>
+  [[nodiscard]] const Kind* as() const {
+    return std::get_if<Kind>(&kind);
+  }
+  /// @throws std::bad_variant_access for another kind.
+  [[nodiscard]] const BackwardSpec& backward() const { return std::get<BackwardSpec>(kind); }
 };
 
 /// @throws kernels::SpecError "file: key: why", kernels::IoError.

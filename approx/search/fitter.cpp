@@ -277,7 +277,7 @@ void require_shape(const Composite& composite, const BackwardSpec& spec) {
 }
 
 ForwardModel fit_forward(const Composite& composite, const Spec& spec, Stage& rows) {
-  ForwardModel m = lay_out(composite, *spec.forward);
+  ForwardModel m = lay_out(composite, *spec.as<ForwardSpec>());
   rows.expect(static_cast<std::int64_t>(m.core.size() + m.tail.size()));
   for (auto* pieces : {&m.core, &m.tail}) {
     for (Piece& p : *pieces) p.allowed = spec.target;
@@ -295,7 +295,7 @@ class BackwardFitter {
  public:
   BackwardFitter(const Composite& composite, const Spec& spec, const std::vector<StorageInterval>& intervals)
       : composite_(composite), name_(spec.name), accuracy_(spec.accuracy), target_(spec.target),
-        spec_(*spec.backward), layout_(spec_), intervals_(intervals) {}
+        spec_(spec.backward()), layout_(spec_), intervals_(intervals) {}
 
   BackwardModel fit(Stage& rows) {
     choose_constants();
@@ -503,7 +503,7 @@ std::string remedy(const Composite& composite, const Spec& spec,
                    const std::vector<StorageInterval>& intervals) {
   constexpr size_t kMostTried = 3;  // each is a whole fit
   Spec free = spec;
-  free.backward->degree = 0;
+  std::get<BackwardSpec>(free.kind).degree = 0;
   try {
     std::vector<std::string> layouts = layouts_within(composite, free);
     layouts.resize(std::min(layouts.size(), kMostTried));
@@ -528,7 +528,7 @@ BackwardModel fit_given_layout(const Composite& composite, const Spec& spec,
     return BackwardFitter(composite, spec, intervals).fit(rows);
   } catch (const SpecError& error) {
     if (!advises || spec.activation.name != "expression" ||
-        spec.backward->accuracy != AccuracyClass::absolute)
+        spec.backward().accuracy != AccuracyClass::absolute)
       throw;
     const std::string advice = remedy(composite, spec, intervals);
     throw SpecError(advice == fmt::format("; {}", error.what()) ? error.what() : error.what() + advice);
@@ -543,16 +543,16 @@ Fit fit(const Spec& spec, int threads, bool advises) {
   Fit result{
       spec.name, spec.activation.name, spec.activation.function, spec.accuracy, spec.sha256, spec.target, {}};
   Stage rows("rows");
-  if (spec.forward) {
+  if (spec.as<ForwardSpec>()) {
     result.model = fit_forward(composite, spec, rows);
-  } else if (spec.rounded) {
-    result.model = fit_rounded_forward(composite, *spec.rounded, spec.name, rows);
-  } else if (spec.code) {
+  } else if (const auto* rounded = spec.as<RoundedForwardSpec>()) {
+    result.model = fit_rounded_forward(composite, *rounded, spec.name, rows);
+  } else if (spec.as<CodeSpec>()) {
     result.model = fit_code(composite, spec);
-  } else if (spec.fp8) {
+  } else if (spec.as<Fp8Spec>()) {
     result.model = fit_fp8(composite, spec);
   } else {
-    const BackwardSpec& backward = *spec.backward;
+    const BackwardSpec& backward = spec.backward();
     require_shape(composite, backward);
     const std::vector<StorageInterval> intervals = backward.product == Format::f32
                                                        ? storage_intervals(composite, backward.format)

@@ -79,14 +79,15 @@ std::vector<DeployedCode> deployed_codes(kernels::CodedList<A...>, kernels::FitL
 const DeployedCode& deployed_code_of(const Spec& spec) {
   static const std::vector<DeployedCode> all =
       deployed_codes(kernels::CodedActivations{}, kernels::ActivationFits<float>::Type{});
+  const auto& wanted = std::get<Fp8Spec>(spec.kind);
   for (const DeployedCode& d : all) {
     if (spec.activation.name != d.activation) continue;
-    if (spec.fp8->code != d.code)
+    if (wanted.code != d.code)
       throw kernels::SpecError(
-          fmt::format("{}: code: '{}' is not the library's, {}", spec.name, spec.fp8->code, d.code));
-    if (spec.fp8->fit != d.fit)
+          fmt::format("{}: code: '{}' is not the library's, {}", spec.name, wanted.code, d.code));
+    if (wanted.fit != d.fit)
       throw kernels::SpecError(
-          fmt::format("{}: fit: '{}' is not the library's f32 fit, {}", spec.name, spec.fp8->fit, d.fit));
+          fmt::format("{}: fit: '{}' is not the library's f32 fit, {}", spec.name, wanted.fit, d.fit));
     if (spec.activation.function != d.function)
       throw kernels::SpecError(fmt::format("{}: {} is fitted for {}", spec.name, d.fit, d.function));
     return d;

@@ -120,7 +120,7 @@ double LayoutSamples::level(int degree) const {
 }
 
 std::vector<std::string> layouts_within(const Composite& composite, const Spec& spec) {
-  const BackwardSpec& wanted = *spec.backward;
+  const BackwardSpec& wanted = spec.backward();
   CoordinateConstants constants{0, 0, 0, 0, 0};
   if (composite.masked()) constants = NearMinimum(composite, wanted.format).choose_constants(wanted.storage);
   struct Choice {
@@ -138,7 +138,7 @@ std::vector<std::string> layouts_within(const Composite& composite, const Spec& 
       return fmt::format("\"degree\": {}, {}", layout.degree, layout.rows);
     };
     BackwardModel model =
-        lay_out(composite, *with_layout(spec, text(ladder.front())).backward, constants, spec.target);
+        lay_out(composite, with_layout(spec, text(ladder.front())).backward(), constants, spec.target);
     const LayoutSamples samples(composite, model);
     for (const Layout& layout : ladder) {
       const double level = std::max(samples.level(layout.degree) * kRoomOfTarget, kNoise);

@@ -138,7 +138,7 @@ class Search {
     if (composite_.masked()) {
       const Spec any =
           parsed("any", "\"target\": \"abs:2^-1\", \"degree\": 1, \"cells\": 2, " + storage_goal(regret));
-      constants_ = constants_for(any.backward->storage);
+      constants_ = constants_for(any.backward().storage);
     }
     for (const Ladder& ladder : absolute_layouts(format_, composite_)) {
       for (const Layout& layout : ladder) {
@@ -199,7 +199,7 @@ class Search {
     const std::string rest =
         fmt::format("\"degree\": {}, {}, {}", layout.degree, layout.rows, storage_goal(regret));
     const Spec spec = parsed("layout", "\"target\": \"abs:2^-1\", " + rest);
-    auto [level, model] = least_level(*spec.backward);
+    auto [level, model] = least_level(spec.backward());
     // In fp32 coefficients the finest levels of f32 are lost to rounding, of no account beside B.
     const double least =
         format_ == Format::f32 && level >= kNoise ? 0.25 * error_resolution(format_) : kNoise;
@@ -248,7 +248,7 @@ class Search {
           fmt::format("\"target\": \"stored:1.05\", \"degree\": {}, {}, \"storage\": {{\"regret\": \"{}\"}}",
                       layout.degree, layout.rows, regret_text(halves));
       const Spec spec = parsed("layout", met.rest);
-      BackwardSpec deployed = *spec.backward;
+      BackwardSpec deployed = spec.backward();
       CoordinateConstants constants{0, 0, 0, 0, 0};
       if (composite_.masked() && rows == 1) {
         const ClampedConstants clamped = search_constants(composite_, intervals_, deployed, spec.target);
@@ -309,7 +309,7 @@ class Search {
     for (const char* entries : {"f16", "bf16"}) {
       const std::string rest = fmt::format("\"target\": \"oracle\", \"entries\": \"{}\"", entries);
       Fit fit;
-      fit.model = direct_table(composite_, *parsed("table", rest).backward, intervals_);
+      fit.model = direct_table(composite_, parsed("table", rest).backward(), intervals_);
       add(fmt::format("table_{}", entries), rest, pareto_point("", std::move(fit)).merit);
     }
   }

@@ -43,9 +43,9 @@ TEST(Spec, ReadsTheCommittedOne) {
   const Spec spec = parse_spec(kSpec, "spec.json");
   EXPECT_EQ(spec.name, "gelu_f32");
   EXPECT_EQ(spec.target, std::exp2(-26.2));
-  ASSERT_TRUE(spec.backward.has_value());
-  EXPECT_EQ(spec.backward->accuracy, AccuracyClass::absolute);
-  EXPECT_EQ(spec.backward->left->rows() + spec.backward->cells, 32);
+  ASSERT_TRUE(spec.as<BackwardSpec>());
+  EXPECT_EQ(spec.backward().accuracy, AccuracyClass::absolute);
+  EXPECT_EQ(spec.backward().left->rows() + spec.backward().cells, 32);
 }
 
 TEST(Spec, SaysFilePlaceAndReason) {
@@ -119,7 +119,7 @@ TEST(Spec, AProductsQuotientsAreAskedForInFull) {
     changed.replace(changed.find(part), part.size(), other);
     return refusal_of_spec(changed);
   };
-  EXPECT_EQ(parse_spec(text, "spec.json").backward->product, Format::f16);
+  EXPECT_EQ(parse_spec(text, "spec.json").backward().product, Format::f16);
   EXPECT_EQ(refusal("\"product\": \"f16\"", "\"product\": \"f32\""),
             "spec.json: product: must be f16 or bf16");
   EXPECT_EQ(refusal("\"format\": \"f32\"", "\"format\": \"f16\""),

@@ -96,7 +96,7 @@ TEST(Constants, NightlyTheProgrammeStaysInItsTubeAndIsBetterThanConstantsAlone) 
     EXPECT_LE(row_at_0(m).certified, with.target) << name;
     EXPECT_GT(row_at_0(m).certified, row_at_0(plain).certified) << name;
     // Next to y*, over both domains: the larger of the shares of the goal.
-    const StorageGoal goal = parse_spec(spec_text(name), name).backward->storage;
+    const StorageGoal goal = parse_spec(spec_text(name), name).backward().storage;
     const auto cost = [&](const Fit& f) {
       return std::max((f.as<BackwardModel>()->expected_ratio - 1) / (goal.ratio - 1),
                       f.as<BackwardModel>()->expected_regret / goal.regret);
@@ -122,7 +122,7 @@ TEST(Constants, WhereTwoPerCentIsMissedNoFunctionReachesIt) {
   for (const auto& [name, least] :
        std::vector<std::pair<const char*, double>>{{"silu_bf16", 1.0249}, {"swish_bf16", 1.0237}}) {
     const Spec spec = parse_spec(spec_text(name), name);
-    const double proven = NearMinimum(Composite(spec.activation), spec.backward->format).least_ratio();
+    const double proven = NearMinimum(Composite(spec.activation), spec.backward().format).least_ratio();
     EXPECT_GE(proven, least) << name;
     EXPECT_LE(committed(name).as<BackwardModel>()->expected_ratio, proven + 0.001) << name;
   }
@@ -143,7 +143,7 @@ TEST(Constants, WhereNoTwoArgumentsShareAStoredYTheRegretAloneIsAskedFor) {
   const Spec spec = parse_spec(kFarMinimum, "far");
   const Composite composite(spec.activation);
   const NearMinimum near(composite, Format::bf16);
-  const CoordinateConstants constants = near.choose_constants(spec.backward->storage);
+  const CoordinateConstants constants = near.choose_constants(spec.backward().storage);
   EXPECT_EQ(constants.considered, 41 * 36 + 2 * 11 * 11);
   EXPECT_TRUE(std::isfinite(near.least_ratio()));
   const Fit result = fit(spec, 1);
@@ -168,7 +168,7 @@ TEST(Constants, TheSearchEndsWhereNoStretchServesAProgramme) {
   row.v_lo = -0.1, row.v_hi = 0.1, row.nominal_centre = 0, row.allowed = 0x1p-50, row.storage_aware = true;
   row.coordinate = Coordinate::signed_root;
   row.c.assign(2, 0.0f);
-  const CoordinateConstants constants = near.choose_constants(spec.backward->storage, {row});
+  const CoordinateConstants constants = near.choose_constants(spec.backward().storage, {row});
   EXPECT_LE(constants.considered, kMostConsidered);
   EXPECT_GT(constants.considered, kMostConsidered - 41 * 36);
   EXPECT_TRUE(std::isfinite(constants.expected_regret));

@@ -218,7 +218,7 @@ TEST(Pareto, CommittedFrontsHoldWhatTheyClaim) {
     for (const json& p : front.at("points")) {
       const Spec spec = parse_spec(p.at("spec").dump(), path);
       EXPECT_EQ(spec.name, p.at("name")) << path;
-      EXPECT_EQ(spec.backward->format, format) << path;
+      EXPECT_EQ(spec.backward().format, format) << path;
       merits.push_back({p.at("work"), p.at("depth"), p.at("table_bytes"), p.at("a_plus_b"), p.at("total"),
                         p.at("regret")});
       EXPECT_EQ(merits.back().work, p.at("operations").get<int>() + p.at("roots").get<int>() +

@@ -24,7 +24,7 @@ Spec spec_named(const std::string& name) {
   return read_spec(OUTGRAD_SOURCE_DIR "/approx/specs/" + name + ".json");
 }
 RoundedForwardSpec spec_of(Format format) {
-  return spec_named(std::string("gelu_forward_") + to_string(format)).rounded.value();
+  return std::get<RoundedForwardSpec>(spec_named(std::string("gelu_forward_") + to_string(format)).kind);
 }
 
 RoundedForwardModel fitted(const Composite& composite, const RoundedForwardSpec& spec) {
@@ -32,7 +32,9 @@ RoundedForwardModel fitted(const Composite& composite, const RoundedForwardSpec&
   return fit_rounded_forward(composite, spec, "tried", rows);
 }
 RoundedForwardModel fitted(const RoundedForwardSpec& spec) { return fitted(gelu(), spec); }
-RoundedForwardModel fitted(const Spec& spec) { return fitted(Composite(spec.activation), *spec.rounded); }
+RoundedForwardModel fitted(const Spec& spec) {
+  return fitted(Composite(spec.activation), *spec.as<RoundedForwardSpec>());
+}
 
 /// The model's rows as kernels/eval.h reads them.
 struct Rows {
@@ -190,8 +192,8 @@ TEST(RoundedForward, RefusesWhatCannotBe) {
 // The ties of kernels/forward_fits.h.
 TEST(RoundedForward, RefusesSwishInF16) {
   Spec spec = spec_named("swish_forward_bf16");
-  spec.rounded->format = Format::f16;
-  spec.rounded->cells_per_unit = 4;
+  std::get<RoundedForwardSpec>(spec.kind).format = Format::f16;
+  std::get<RoundedForwardSpec>(spec.kind).cells_per_unit = 4;
   try {
     fitted(spec);
     ADD_FAILURE() << "fitted";
