@@ -61,7 +61,7 @@ const char* to_string(Coordinate c) {
 }
 
 Composite::Composite(Activation activation)
-    : activation_(std::move(activation)), landscape_(survey(activation_)) {
+    : activation_(std::move(activation)), minimum_(survey(activation_)) {
   const auto limit = [&](double x, double gradient) {
     if (gradient != 0) return std::copysign(INFINITY, x);
     // f has settled there: what is left of its change is below any number that matters, and 0 is told from it

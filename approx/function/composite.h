@@ -27,9 +27,9 @@ class Composite {
 
   [[nodiscard]] const Activation& activation() const { return activation_; }
   /// Whether f has a minimum, so that (y, bit) and not y alone tells x. x_star and y_star are for these only.
-  [[nodiscard]] bool masked() const { return landscape_.minimum.has_value(); }
-  [[nodiscard]] const Ball& x_star() const { return landscape_.minimum.value().x_star; }
-  [[nodiscard]] const Ball& y_star() const { return landscape_.minimum.value().y_star; }
+  [[nodiscard]] bool masked() const { return minimum_.has_value(); }
+  [[nodiscard]] const Ball& x_star() const { return minimum_.value().x_star; }
+  [[nodiscard]] const Ball& y_star() const { return minimum_.value().y_star; }
   /// Limits of f itself at -inf and +inf: a float, or an infinity.
   [[nodiscard]] double left_limit() const { return left_limit_; }
   [[nodiscard]] double right_limit() const { return right_limit_; }
@@ -66,7 +66,7 @@ class Composite {
   [[nodiscard]] Real solved(double near, double far, double y, int steps, const Correction& correction) const;
 
   Activation activation_;
-  Landscape landscape_;
+  std::optional<Minimum> minimum_;
   double left_limit_ = 0, right_limit_ = 0, tail_start_ = 0;
 };
 

@@ -167,6 +167,16 @@ inline Ball abs(const Ball& a) {
   arb_abs(r.raw(), a.raw());
   return r;
 }
+inline Ball max(const Ball& a, const Ball& b) {
+  Ball r;
+  arb_max(r.raw(), a.raw(), b.raw(), kPrecisionBits);
+  return r;
+}
+inline Ball min(const Ball& a, const Ball& b) {
+  Ball r;
+  arb_min(r.raw(), a.raw(), b.raw(), kPrecisionBits);
+  return r;
+}
 inline Ball sigmoid(const Ball& a) {
   return increasing(a, [](const Ball& x) {
     const Ball r = Ball(1.0) / (Ball(1.0) + exp(-x));

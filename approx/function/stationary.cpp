@@ -299,7 +299,7 @@ std::string described(const Subinterval& p) {
 
 }  // namespace
 
-Landscape survey(Activation& activation, size_t most_work) {
+std::optional<Minimum> survey(Activation& activation, size_t most_work) {
   std::vector<Subinterval> parts = cover(activation, most_work);
   const Subinterval* turn = nullptr;
   const Subinterval* falling = nullptr;
@@ -328,8 +328,8 @@ Landscape survey(Activation& activation, size_t most_work) {
            "f falls and no minimum follows; it must rise at the right end");
   if (turn == nullptr && !rises) refuse(activation, parts.front().lo, parts.back().hi, "f rises nowhere");
   if (activation.name == "expression") settle_limits(activation);
-  if (turn == nullptr) return {};
-  return {enclose(activation, turn->lo, turn->hi)};
+  if (turn == nullptr) return std::nullopt;
+  return enclose(activation, turn->lo, turn->hi);
 }
 
 }  // namespace outgrad::approx

@@ -3,9 +3,9 @@
 
 #include "approx/function/activations.h"
 
-#include <cstddef>
 #include "kernels/host/errors.h"
 
+#include <cstddef>
 #include <optional>
 #include <string>
 
@@ -15,11 +15,6 @@ namespace outgrad::approx {
 struct Minimum {
   Ball x_star;
   Ball y_star;
-};
-
-/// f falls to its minimum and rises from there; or, without one, rises everywhere.
-struct Landscape {
-  std::optional<Minimum> minimum;
 };
 
 /// f' is 1 on the left and 0 on the right, and -f(-x) can be fitted in place of f(x).
@@ -32,6 +27,7 @@ struct FallsToRight : kernels::SpecError {
 /// Operations over series of balls that survey() takes before it gives up: some seconds.
 inline constexpr size_t kSurveyWork = size_t{1} << 19;
 
+/// The minimum of f, which falls to it and rises from there; none where f rises everywhere.
 /// Covers [-reach, reach] with balls on which f' has one sign, or f'' has and f' changes sign at most once;
 /// the minimum is then enclosed to over 200 bits. Beyond the reach only |f' - limit| <= beyond is used, never
 /// its sign. At its two ends, where |f| is below 2^-150, less than any stored y but 0, the sign of f' is not
@@ -39,6 +35,6 @@ inline constexpr size_t kSurveyWork = size_t{1} << 19;
 /// A user's own activation also has its limits of f' settled here: 0 or 1 to 2^-20 at both ends.
 /// @throws kernels::SpecError "function: [lo, hi]: what was found there": several stationary points, a
 /// maximum, a kink or jump, a pole, or that it cannot be decided; FallsToRight.
-Landscape survey(Activation& activation, size_t most_work = kSurveyWork);
+std::optional<Minimum> survey(Activation& activation, size_t most_work = kSurveyWork);
 
 }  // namespace outgrad::approx

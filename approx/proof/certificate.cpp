@@ -133,14 +133,10 @@ struct TrackingOps {
   [[nodiscard]] Value negate(const Value& a) const { return {-a.exact, a.error}; }
   // max and min are 1-Lipschitz: the error does not grow.
   [[nodiscard]] Value at_least(const Value& a, const Value& lo) const {
-    Ball r;
-    arb_max(r.raw(), a.exact.raw(), lo.exact.raw(), kPrecisionBits);
-    return {r, a.error};
+    return {max(a.exact, lo.exact), a.error};
   }
   [[nodiscard]] Value at_most(const Value& a, const Value& hi) const {
-    Ball r;
-    arb_min(r.raw(), a.exact.raw(), hi.exact.raw(), kPrecisionBits);
-    return {r, a.error};
+    return {min(a.exact, hi.exact), a.error};
   }
   [[nodiscard]] Value non_positive(const Value& a) const { return a; }
   template <class T>
@@ -381,9 +377,7 @@ CoordinateBound certify_coordinate(const Composite& composite, const BackwardMod
     last = y;
     for (const bool right : {false, true}) {
       if (!holds_branch(model.format, y, right)) continue;
-      const Ball t = Ball(y) - composite.y_star();
-      Ball t_c;
-      arb_max(t_c.raw(), (Ball(y) - y_c).raw(), Ball(model.kTMin).raw(), kPrecisionBits);
+      const Ball t = Ball(y) - composite.y_star(), t_c = max(Ball(y) - y_c, Ball(model.kTMin));
       const Ball exact = t.positive() ? gradient_of_root(t, right) : Ball(0.0);
       const double moved = (gradient_of_root(t_c, right) - exact).magnitude();
       result.bound = larger_bound(result.bound, moved);

@@ -124,11 +124,7 @@ class Products {
   /// The exact sequence over the y of one branch from one number to another, whichever rows these reach.
   [[nodiscard]] Span deployed_between(double from, double to, bool right) const {
     const auto most = static_cast<double>(model_.kYMax);
-    const auto root = [&](double y) {
-      Ball t = Ball(y) - model_.y_c();
-      arb_max(t.raw(), t.raw(), Ball(model_.kTMin).raw(), kPrecisionBits);
-      return sqrt(t);
-    };
+    const auto root = [&](double y) { return sqrt(max(Ball(y) - model_.y_c(), Ball(model_.kTMin))); };
     from = std::min(from, most), to = std::min(to, most);
     double least_s = root(from).lower(), most_s = root(to).upper();
     if (!right) {

@@ -79,11 +79,8 @@ void look_at_row(const BackwardModel& m, const Piece& piece, Extremes& seen) {
 std::optional<Ball> gradient_of(const Composite& composite, const BackwardModel& m, const Piece& piece,
                                 float y, bool right) {
   Ball value(static_cast<double>(y));
-  if (piece.coordinate == Coordinate::signed_root) {
-    Ball t = value - m.y_c();
-    arb_max(t.raw(), t.raw(), Ball(m.kTMin).raw(), kPrecisionBits);
-    value = composite.y_star() + t;
-  }
+  if (piece.coordinate == Coordinate::signed_root)
+    value = composite.y_star() + max(value - m.y_c(), Ball(m.kTMin));
   try {
     return composite.gradient(composite.enclose_argument_of(value, right), 1)[0];
   } catch (const kernels::SpecError&) {
