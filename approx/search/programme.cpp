@@ -11,10 +11,8 @@ namespace outgrad::approx {
 using LongMatrix = Eigen::Matrix<long double, Eigen::Dynamic, Eigen::Dynamic>;
 using LongVector = Eigen::Matrix<long double, Eigen::Dynamic, 1>;
 
-std::optional<ProgrammeSolution> solve_programme(const std::vector<Range>& ranges, int degree,
-                                                 double centre) {
-  // One value of p serves all that share a v.
-  std::vector<double> v, middle, w;
+std::vector<Range> intersected(const std::vector<Range>& ranges) {
+  std::vector<Range> all;
   for (size_t k = 0; k < ranges.size();) {
     double lo = -INFINITY, hi = INFINITY;
     const double at = ranges[k].v;
@@ -22,27 +20,31 @@ std::optional<ProgrammeSolution> solve_programme(const std::vector<Range>& range
       lo = std::max(lo, ranges[k].middle - ranges[k].tolerance);
       hi = std::min(hi, ranges[k].middle + ranges[k].tolerance);
     }
-    if (!(lo < hi)) return std::nullopt;
-    v.push_back(at);
-    middle.push_back(0.5 * (lo + hi));
-    w.push_back(0.5 * (hi - lo));
+    all.push_back({at, 0.5 * (lo + hi), 0.5 * (hi - lo)});
   }
-  if (v.empty()) return ProgrammeSolution{std::vector<double>(static_cast<size_t>(degree) + 1, 0.0), 0, 0};
-  const int free = std::min<int>(degree + 1, static_cast<int>(v.size()));
-  double reach = 0;
-  for (const double at : v) reach = std::max(reach, std::abs(at - centre));
-  if (reach == 0) reach = 1;
-  const auto rows = static_cast<Eigen::Index>(v.size());
+  return all;
+}
+
+std::optional<ProgrammeSolution> solve_programme(const std::vector<Range>& ranges, int degree,
+                                                 double centre) {
+  const std::vector<Range> at = intersected(ranges);
+  if (at.empty()) return ProgrammeSolution{std::vector<double>(static_cast<size_t>(degree) + 1, 0.0), 0, 0};
+  if (!std::ranges::all_of(at, [](const Range& range) { return range.tolerance > 0; })) return std::nullopt;
   // Columns of unit size beside the exchange's column of signs: tolerances may be as small as 2^-133.
-  const long double least = *std::min_element(w.begin(), w.end());
+  const long double least = std::ranges::min_element(at, {}, &Range::tolerance)->tolerance;
+  const int free = std::min<int>(degree + 1, static_cast<int>(at.size()));
+  double reach = 0;
+  for (const Range& range : at) reach = std::max(reach, std::abs(range.v - centre));
+  if (reach == 0) reach = 1;
+  const auto rows = static_cast<Eigen::Index>(at.size());
   LongMatrix columns(rows, free);
   LongVector target(rows);
   for (Eigen::Index i = 0; i < rows; ++i) {
-    const auto k = static_cast<size_t>(i);
-    const long double u = (static_cast<long double>(v[k]) - centre) / reach;
-    long double power = least / w[k];
+    const auto& [v, middle, tolerance] = at[static_cast<size_t>(i)];
+    const long double u = (static_cast<long double>(v) - centre) / reach;
+    long double power = least / tolerance;
     for (int j = 0; j < free; ++j, power *= u) columns(i, j) = power;
-    target[i] = static_cast<long double>(middle[k]) / w[k];
+    target[i] = static_cast<long double>(middle) / tolerance;
   }
   ProgrammeSolution s;
   if (rows == free) {  // interpolation

@@ -12,6 +12,10 @@ struct Range {
   double v, middle, tolerance;
 };
 
+/// One range for each v, what all that share it have in common: of a tolerance that is not positive where
+/// that is nothing. Ranges are in ascending v.
+std::vector<Range> intersected(const std::vector<Range>& ranges);
+
 /// Coefficients are rounded to fp32 after the fit: tolerances are held this much below what is asked for,
 /// which is more than fp32 Horner steps on |p| < 2 can lose.
 inline constexpr double kRoundingRoom = 0x1p-21;

@@ -2,6 +2,7 @@
 #include "approx/search/reach.h"
 
 #include "approx/progress.h"
+#include "approx/search/programme.h"
 #include "approx/search/remez.h"
 #include "kernels/eval.h"
 #include "kernels/host/errors.h"
@@ -135,33 +136,21 @@ ReachBox middle_of(const ReachProblem& problem, const ReachBox& box) {
   return middle;
 }
 
-struct Sample {
-  double v, middle, w;
-};
-
 /// The minimax of the samples, ascending in v; those that share a v are merged.
-std::optional<Minimax<double>> programme(const std::vector<Sample>& samples, int degree, double reach) {
-  std::vector<Sample> merged;
-  for (size_t k = 0; k < samples.size();) {
-    double lo = -infinity(), hi = infinity();
-    const double at = samples[k].v;
-    for (; k < samples.size() && samples[k].v == at; ++k) {
-      lo = std::max(lo, samples[k].middle - samples[k].w);
-      hi = std::min(hi, samples[k].middle + samples[k].w);
-    }
-    // Ranges that have nothing in common: q goes between them, which refutes both.
-    constexpr double kBetween = 0x1p-30;
-    merged.push_back({at, 0.5 * (lo + hi), std::max(0.5 * (hi - lo), kBetween)});
-  }
+std::optional<Minimax<double>> programme(const std::vector<Range>& samples, int degree, double reach) {
+  const std::vector<Range> merged = intersected(samples);
   const auto rows = static_cast<Eigen::Index>(merged.size()), columns = static_cast<Eigen::Index>(degree) + 1;
   if (rows <= columns) return std::nullopt;
   Matrix a(rows, columns);
   Vector b(rows);
   for (Eigen::Index i = 0; i < rows; ++i) {
-    const Sample& s = merged[static_cast<size_t>(i)];
-    double power = 1 / s.w;
+    const Range& s = merged[static_cast<size_t>(i)];
+    // Ranges that have nothing in common: q goes between them, which refutes both.
+    constexpr double kBetween = 0x1p-30;
+    const double w = std::max(s.tolerance, kBetween);
+    double power = 1 / w;
     for (Eigen::Index j = 0; j < columns; ++j, power *= s.v / reach) a(i, j) = power;
-    b[i] = s.middle / s.w;
+    b[i] = s.middle / w;
   }
   constexpr double kNear = 1e-3;  // share of the level: the proof needs a good q, not the best
   constexpr int kRounds = 200;
@@ -178,11 +167,11 @@ std::vector<double> to_doubles(const Vector& c) {
 }
 
 /// Samples at the middle of the box; weights grow by what the polynomials may move over the box.
-std::vector<Sample> samples_of(const ReachProblem& problem, const ReachBox& box,
-                               const std::vector<size_t>& among,
-                               const std::vector<std::vector<double>>& movers = {}) {
+std::vector<Range> samples_of(const ReachProblem& problem, const ReachBox& box,
+                              const std::vector<size_t>& among,
+                              const std::vector<std::vector<double>>& movers = {}) {
   const ReachBox middle = middle_of(problem, box);
-  std::vector<Sample> samples;
+  std::vector<Range> samples;
   for (const size_t k : among) {
     const ReachPair& pair = problem.pairs[k];
     if (!usable(pair, box)) continue;
@@ -198,9 +187,9 @@ std::vector<Sample> samples_of(const ReachProblem& problem, const ReachBox& box,
   return samples;
 }
 
-double reach_of(const std::vector<Sample>& samples) {
+double reach_of(const std::vector<Range>& samples) {
   double reach = 0;
-  for (const Sample& s : samples) reach = std::max(reach, std::abs(s.v));
+  for (const Range& s : samples) reach = std::max(reach, std::abs(s.v));
   return reach > 0 ? reach : 1;
 }
 
@@ -328,7 +317,7 @@ std::optional<std::vector<double>> solution_in(const ReachProblem& problem, cons
   std::iota(all.begin(), all.end(), size_t{0});
   auto samples = samples_of(problem, middle_of(problem, box), all);
   // What is in reach has the room left, in place of given away.
-  for (Sample& sample : samples) sample.w -= 2 * kEvaluationRoom;
+  for (Range& sample : samples) sample.tolerance -= 2 * kEvaluationRoom;
   const auto best = programme(samples, problem.question.degree, reach_of(samples));
   if (!best || best->error > 1) return std::nullopt;
   return to_doubles(best->coefficients);
