@@ -137,11 +137,12 @@ bool fit_without_specification(const OwnRequest& request) {
   if (request.format.empty()) throw kernels::SpecError("fit", "--format", "is missing");
   const std::string name = request.name.empty() ? name_of(request.function, request.format) : request.name;
   const double error = request.error.empty() ? 0 : error_of(request.error);
+  const OwnFunction function{name, request.function.members(), format_of(request.format), error,
+                             request.oracle};
   const Paths paths = paths_of(request.out, name);
   kernels::require_writable(paths.fit, {paths.spec, paths.header});
   std::optional<JobLine> progress(std::in_place, name);
-  const OwnFit own = fit_own(
-      {name, request.function.members(), format_of(request.format), error, request.oracle}, request.threads);
+  const OwnFit own = fit_own(function, request.threads);
   const std::string text = to_json(own.fit);
   const Fit written = fit_from_json(text, name);
   const std::string refuted = request.unchecked ? "" : unproven(written);

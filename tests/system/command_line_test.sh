@@ -178,6 +178,7 @@ if [[ -x $2/outgrad-fit ]]; then
   refuses 2 validate --activation frob --format f32 --out sweep.out
   refuses 2 validate --activation gelu --format f8 --out sweep.out
   refuses 2 validate --activation gelu --format bf16 --shard 3/2 --out sweep.out
+  refuses 2 validate --activation gelu --format bf16 --shard 1/2 --csv --out sweep.out
   refuses 2 front --activation frob --out front.out
   refuses 2 front --foreign input.json --out front.out
   refuses 2 front --foreign "$root/notebooks_data/foreign/tempo_gelu.json" --out front.out

@@ -518,6 +518,8 @@ void check_arguments(const Arguments& arguments) {
          "cannot be given with --fit or --merge");
   refuse(merges != arguments.format.empty(), "input", "give either --format or --merge");
   refuse(merges && !arguments.shard.empty(), "--shard", "cannot be given with --merge");
+  refuse(!arguments.shard.empty() && arguments.form.csv, "--shard",
+         "is not printed as CSV: --merge joins shards, and prints the result");
   refuse(merges && !arguments.activations.empty(), "--activations",
          "cannot be given with --merge: the shards say what they were weighed by");
 }
