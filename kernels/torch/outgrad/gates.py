@@ -218,7 +218,8 @@ def bound(store: str, names: Sequence[str]) -> str:
     if (fp8_type := library.FP8.get(store)) is not None:
         u, largest = fp8.UNIT_ROUNDOFF[fp8_type], fp8.LARGEST[fp8_type]
         normal = math.floor(math.log2(largest * u / fp8.HALF_SUBNORMAL[fp8_type]))
-        return f"both factors within a relative {u:g} above 2^-{normal} of their tensor's largest"
+        return (f"both factors within a relative {u:g} above 2^-{normal} of their tensor's largest, if that "
+            f"is from 2^-100 to 2^127")
     if store == stores.MXFP8:  # a largest is above 224 times its scale, and 2^-6 the least normal number
         return f"both factors within a relative {2.0**-4:g} above 2^-13 of the largest of their block"
     off = _off(names) if store == stores.OUTPUT else None
