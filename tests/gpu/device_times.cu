@@ -185,7 +185,7 @@ class Times {
   }
   std::vector<Size> norm_sizes() const {
     if (settings_.reduced) return {{4, 1024}};
-    std::vector<Size> sizes;
+    std::vector<Size> sizes = {{1 << 18, 128}};  // of heads
     for (const i64 columns : {1024, 4096, 8192})
       for (const i64 rows : {1 << 10, 1 << 12, 1 << 13, 1 << 14}) sizes.push_back({rows, columns});
     return sizes;

@@ -122,12 +122,15 @@ template <class T>
 void equality_of(Report& report, bool reduced) {
   gelu_equality<T>(report, reduced);
   forwards_equality<T>(report, reduced);
-  // Every number of warps per row, ragged ends, one row, many rows over few columns, the widest row that a
-  // group of steps holds.
-  std::vector<std::pair<i64, i64>> shapes = {{1, 1}, {7, 33}, {64, 768}};
+  // Every number of warps per row, several rows per warp, ragged ends, one row, many rows over few columns,
+  // the widest row that a group of steps holds.
+  std::vector<std::pair<i64, i64>> shapes = {{1, 1}, {7, 33}, {70, 128}, {64, 768}};
   if (!reduced)
     shapes.insert(shapes.end(), {{1000, 1000},
                                  {100'000, 64},
+                                 {30'000, 128},
+                                 {7000, 256},
+                                 {3000, 512},
                                  {512, 3000},
                                  {300, 7000},
                                  {4000, 8192},

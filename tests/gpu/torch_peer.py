@@ -53,8 +53,8 @@ def elementwise_sizes(reduced):
 
 
 def norm_sizes(reduced):
-    return [(4, 1024)] if reduced else [(rows, columns) for columns in (1024, 4096, 8192)
-                                        for rows in (1 << 10, 1 << 12, 1 << 13, 1 << 14)]
+    return [(4, 1024)] if reduced else [(1 << 18, 128),  # of heads
+        *((rows, columns) for columns in (1024, 4096, 8192) for rows in (1 << 10, 1 << 12, 1 << 13, 1 << 14))]
 
 
 def sets_of(elements, size, l2_bytes, pool):
