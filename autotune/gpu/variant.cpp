@@ -95,6 +95,17 @@ bool is_fused(const GpuNormSchedule& schedule) {
   return schedule.home == RowHome::registers && schedule.sums != ColumnSums::separate;
 }
 
+// The lanes that share a row of the problem's, as its plan has them.
+int lanes_of(const Problem& problem, const GpuNormSchedule& s) {
+  const NormKind kind = norm_kind(problem.kernel);
+  const int bytes = bytes_of(problem.format);
+  const bool sums = s.sums != ColumnSums::separate;
+  const auto use = kind.forward
+                       ? kernels::cuda::detail::forward_use(bytes, kind.residual)
+                       : kernels::cuda::detail::backward_use(kind.norm, bytes, kind.residual, sums, false);
+  return kernels::cuda::detail::row_lanes_of(use, s.home, s.row_warps, s.octets, s.block_rows, problem.cols);
+}
+
 LaunchPlan plan_of(const Problem& problem, const GpuNormSchedule& schedule, i64 rows, i64 cols,
                    const PlanLimits& limits, bool sums) {
   const NormKind kind = norm_kind(problem.kernel);
@@ -114,6 +125,10 @@ NormKind norm_kind(KernelId kernel) {
 }
 
 bool is_wide(const Problem& problem) { return problem.cols % kOctet == 0; }
+
+GpuVariant::GpuVariant(const Problem& of, const GpuNormSchedule& how) : AnyVariant(of, nullptr), norm(how) {
+  norm.row_lanes = lanes_of(of, norm);
+}
 
 DeviceKernel GpuVariant::main_kernel() const {
   return fit && !fit->forward.empty() ? DeviceKernel::activation_forward
@@ -252,9 +267,11 @@ struct NormShape {
 
   // The threads of a block's rows.
   std::int64_t threads(std::int64_t home, std::int64_t warps, std::int64_t octets, std::int64_t rows) const {
-    return warps * rows *
-           kernels::cuda::row_lanes_of(static_cast<RowHome>(home), static_cast<int>(warps),
-                                       static_cast<int>(octets), static_cast<int>(rows), problem.cols);
+    const GpuNormSchedule schedule{.row_warps = static_cast<int>(warps),
+                                   .octets = static_cast<int>(octets),
+                                   .block_rows = static_cast<int>(rows),
+                                   .home = static_cast<RowHome>(home)};
+    return warps * rows * lanes_of(problem, schedule);
   }
 };
 

@@ -34,10 +34,7 @@ struct GpuVariant : AnyVariant {
 
   GpuVariant(const Problem& of, std::shared_ptr<const FitChoice> choice, const kernels::GpuSchedule& how)
       : AnyVariant(of, std::move(choice)), schedule(how) {}
-  GpuVariant(const Problem& of, const kernels::GpuNormSchedule& how) : AnyVariant(of, nullptr), norm(how) {
-    norm.row_lanes =
-        kernels::cuda::row_lanes_of(norm.home, norm.row_warps, norm.octets, norm.block_rows, of.cols);
-  }
+  GpuVariant(const Problem& of, const kernels::GpuNormSchedule& how);
 
   // GELU: "bf16.gelu_bf16.ipt_16.tpb_256.vec_16.tab_spread.grid_8.occ_1.ld_cs.st_wb": format, fit, items per
   // thread and trip, threads per block, bytes per access, table's home, blocks per SM of the grid (grid_all:

@@ -114,6 +114,13 @@ OUTGRAD_HD constexpr RowUse backward_use() {
 template <class Schedule>
 struct Choice {};
 
+// Whether the plan of the longest row that so many lanes of a warp hold has this instance.
+template <GpuNormSchedule S, RowUse Use, bool Splits, int Warps, int Own, int Lanes>
+constexpr bool is_planned() {
+  constexpr GpuNormSchedule kPlanned = in_registers(S, Use, 1, i64{Lanes} * Own * kOctet, Splits);
+  return kPlanned.row_warps == Warps && kPlanned.octets == Own && kPlanned.row_lanes == Lanes;
+}
+
 // Calls body(Choice<..>{}) with the instance of a plan's schedule, which is one of those offered for rows in
 // registers. Splits: a warp may have several rows.
 template <class Schedule, RowUse Use, int MostWarps, bool Splits, int Warps = 1, int Own = 1, class Body>
@@ -127,13 +134,15 @@ cudaError_t with_registers(const GpuNormSchedule& planned, const Body& body) {
         return body(Choice<ChosenNormSchedule<Schedule, Warps, Own, RowHome::registers, Use, Lanes>>{});
       };
       if (planned.row_warps == Warps && planned.octets == Own) {
-        if constexpr (Splits && Warps == 1) {
+        static_assert(4 * kFewestLanes == kTreeLanes);
+        if constexpr (is_planned<S, Use, Splits, Warps, Own, kFewestLanes>()) {
           if (planned.row_lanes == kFewestLanes) return with_lanes.template operator()<kFewestLanes>();
-          static_assert(4 * kFewestLanes == kTreeLanes);
-          if constexpr (Own == most_octets(S, Use)) {  // fewer would be more octets in fewer lanes
-            if (planned.row_lanes < kTreeLanes) return with_lanes.template operator()<2 * kFewestLanes>();
-          }
         }
+        if constexpr (is_planned<S, Use, Splits, Warps, Own, 2 * kFewestLanes>()) {
+          if (planned.row_lanes == 2 * kFewestLanes)
+            return with_lanes.template operator()<2 * kFewestLanes>();
+        }
+        if (planned.row_lanes != kTreeLanes) return cudaErrorInvalidValue;
         return with_lanes.template operator()<kTreeLanes>();
       }
     }

@@ -264,16 +264,6 @@ inline i64 bias_backward_workspace(i64 rows, i64 n) {
 }
 #endif
 
-// The lanes that share a row of n elements in each of its warps: all, unless fewer lanes of one warp hold a
-// short row and the block's rows, if their number is not open (0), fill a warp.
-OUTGRAD_HD constexpr int row_lanes_of(RowHome home, int warps, int octets, int block_rows, i64 n) {
-  constexpr i64 kMostShort = 2 * kStepTerms;
-  const bool splits = home == RowHome::registers && warps == 1 && n <= kMostShort &&
-                      (block_rows == 0 || block_rows * kFewestLanes >= kTreeLanes);
-  int lanes = splits ? kFewestLanes : kTreeLanes;
-  while (lanes < kTreeLanes && lanes * octets * kOctet < n) lanes *= 2;
-  return lanes;
-}
 // Threads that share a row, and those of a block.
 OUTGRAD_HD constexpr int row_threads(const GpuNormSchedule& schedule) {
   return schedule.row_warps * (schedule.row_lanes != 0 ? schedule.row_lanes : kTreeLanes);
@@ -348,6 +338,20 @@ OUTGRAD_HD constexpr int default_octets(RowUse use) {
   return octets;
 }
 
+// The lanes that share a row of n elements in each of its warps: all, unless fewer lanes of one warp hold a
+// short row and the block's rows, if their number is not open (0), fill a warp. Threads that sum over rows
+// and keep all that they may lack the registers for their place in a warp of several rows.
+OUTGRAD_HD constexpr int row_lanes_of(RowUse use, RowHome home, int warps, int octets, int block_rows,
+                                      i64 n) {
+  constexpr i64 kMostShort = 2 * kStepTerms;
+  const bool splits = home == RowHome::registers && warps == 1 && n <= kMostShort &&
+                      (block_rows == 0 || block_rows * kFewestLanes >= kTreeLanes) &&
+                      !(use.in_turn && octets * use.octet_words >= use.most_words);
+  int lanes = splits ? kFewestLanes : kTreeLanes;
+  while (lanes < kTreeLanes && lanes * octets * kOctet < n) lanes *= 2;
+  return lanes;
+}
+
 // `schedule` with nothing left open, for rows in this home.
 OUTGRAD_HD constexpr GpuNormSchedule chosen(GpuNormSchedule schedule, int warps, int octets, RowHome home,
                                             RowUse use, int lanes = kTreeLanes) {
@@ -400,8 +404,9 @@ OUTGRAD_HD constexpr GpuNormSchedule in_registers(const GpuNormSchedule& schedul
   const int most = most_octets(schedule, use);
   const auto lanes_of = [&](int warps, int octets) {
     if (!splits || warps > 1) return kTreeLanes;
-    return schedule.row_lanes != 0 ? schedule.row_lanes
-                                   : row_lanes_of(RowHome::registers, warps, octets, schedule.block_rows, n);
+    return schedule.row_lanes != 0
+               ? schedule.row_lanes
+               : row_lanes_of(use, RowHome::registers, warps, octets, schedule.block_rows, n);
   };
   for (int warps = 1; warps <= most_warps; warps *= 2) {
     for (int octets = 1; octets <= most; octets *= 2) {

@@ -101,6 +101,7 @@ TEST(StandInNormSchedules, WarpsWithSeveralRows) {
   expect_all<Norm::layer, BF16, Open, false>(cases);
   expect_all<Norm::rms, BF16, Open, true>(cases);
   expect_all<Norm::layer, float, EightRows, false>(cases);
+  expect_all<Norm::layer, float, Open, true>(cases);
 }
 
 TEST(StandInNormSchedules, FewerLanesShareAShortRow) {
