@@ -58,12 +58,11 @@ CodeFacts loop_facts(const GpuVariant& variant, const GpuCode& code, const Archi
     rules.wide_stores += together;
   if (is_forward(variant.problem.kernel)) rules.also_stores = {".U8"};
   const HotPaths paths = hot_paths(function, rules);
-  if (paths.longest.empty())
+  if (paths.path.empty())
     throw std::runtime_error("no path that stores its octets " + rules.wide_store.substr(1) +
                              " bits at a time");
-  const std::vector<LoopExtent> around = loops_around(function, paths.longest, rules.wide_store, stores);
-  if (around.empty()) throw std::runtime_error("its octets are stored outside any loop");
-  const LoopExtent& loop = around.back();
+  const LoopExtent loop = loop_around(function, paths, rules, static_cast<std::size_t>(stores));
+  if (loop.last == 0) throw std::runtime_error("its octets are stored outside any loop");
   CodeFacts facts = facts_of_kernel(code.kernels.front());
   const double elements = together * variant.schedule.octets;
   // The two paths differ by f32's branch into the tail, which a warp takes where one of its 32 lanes has such
@@ -72,7 +71,7 @@ CodeFacts loop_facts(const GpuVariant& variant, const GpuCode& code, const Archi
   // Where sums are stored as rows are, the longest path of bias's backward is one of more rows and no sums.
   const double longest = bias_backward ? 0 : 1 - std::pow(1 - kTail, kWarp);
   for (const auto& [path, share] :
-       {std::pair(&paths.longest, longest), std::pair(&paths.shortest, 1 - longest)}) {
+       {std::pair(&paths.path, longest), std::pair(&paths.shortest_path, 1 - longest)}) {
     for (const std::size_t at : *path) {
       if (!loop.holds(at)) {
         facts.prologue_instructions += share;
@@ -175,24 +174,34 @@ CodeFacts norm_facts(const GpuVariant& variant, const GpuCode& code, const Archi
     accesses = accesses_of(variant, vectors);
     const int less = std::max({1, accesses.of_pass, accesses.again > 0 ? 2 : 0}),
               least = accesses.counted - std::max(2 * accesses.of_pass, accesses.again);
-    for (rules.wide_stores = accesses.counted; rules.wide_stores >= least && paths.shortest.empty();
+    for (rules.wide_stores = accesses.counted; rules.wide_stores >= least && paths.shortest == 0;
          rules.wide_stores -= less)
       paths = hot_paths(function, rules);
-    if (!paths.shortest.empty()) break;
+    if (paths.shortest > 0) break;
   }
-  if (paths.shortest.empty()) return facts;
+  if (paths.shortest == 0) return facts;
   // The loop over rows is the widest around the stores of dx or y; within the loop over slots, where there is
   // one, the narrowest.
-  const std::vector<LoopExtent> loops = loops_of(function),
-                                around =
-                                    loops_around(function, paths.shortest, rules.wide_store, accesses.stores);
-  if (around.empty()) return facts;
-  const auto width = [](const LoopExtent& loop) { return loop.last - loop.first; };
-  const LoopExtent widest = std::ranges::max(around, {}, width),
-                   row = fused ? std::ranges::min(around, {}, width) : widest;
+  const std::vector<LoopExtent> loops = loops_of(function);
+  LoopExtent stored{function.instructions.size(), 0}, row, widest;
+  int stores = 0;
+  for (const std::size_t at : paths.shortest_path) {
+    if (!is_instruction(function.instructions[at].opcode, "STG", rules.wide_store) ||
+        stores == accesses.stores)
+      continue;
+    ++stores;
+    stored = {std::min(stored.first, at), std::max(stored.last, at)};
+  }
+  for (const LoopExtent& loop : loops)
+    if (loop.first <= stored.first && stored.last <= loop.last) {
+      if (loop.last - loop.first >= widest.last - widest.first) widest = loop;
+      if (row.last == 0 || loop.last - loop.first < row.last - row.first) row = loop;
+    }
+  if (row.last == 0) return facts;
+  if (!fused) row = widest;
   const double elements = kOctet * (registers ? variant.norm.octets : 1);
   facts.counted = true;
-  for (const std::size_t at : paths.shortest) {
+  for (const std::size_t at : paths.shortest_path) {
     if (!row.holds(at)) {
       ++(widest.holds(at) ? facts.slot_instructions : facts.prologue_instructions);
       continue;

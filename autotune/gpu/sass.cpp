@@ -4,11 +4,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <stdexcept>
 
 namespace outgrad::autotune::gpu {
 namespace {
+
+constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
 
 // The instructions that may follow each one.
 using Edges = std::vector<std::vector<std::size_t>>;
@@ -29,11 +30,16 @@ Edges edges_of(const SassFunction& function) {
     if (is_instruction(instruction.opcode, "CALL") && !call)
       throw std::runtime_error(function.name + ": " + instruction.opcode);
     if (call || is_instruction(instruction.opcode, "BRA") || is_instruction(instruction.opcode, "UBRA")) {
-      if (instruction.target >= size) throw std::runtime_error(function.name + ": branch to nowhere");
-      edges[i].push_back(instruction.target);
-      falls_through = instruction.guarded || instruction.conditional;
+      const std::size_t open = instruction.operands.find("`("), close = instruction.operands.find(')');
+      if (open == std::string::npos || close == std::string::npos)
+        throw std::runtime_error(function.name + ": branch " + instruction.operands);
+      const auto label = function.labels.find(instruction.operands.substr(open + 2, close - open - 2));
+      if (label == function.labels.end() || label->second >= size)
+        throw std::runtime_error(function.name + ": branch to nowhere");
+      edges[i].push_back(label->second);
+      falls_through = !instruction.guard.empty() || open != 0;  // a condition may stand before the label
     } else if (is_instruction(instruction.opcode, "EXIT") || is_instruction(instruction.opcode, "RET")) {
-      falls_through = instruction.guarded;
+      falls_through = !instruction.guard.empty();
     }
     if (falls_through && i + 1 < size) edges[i].push_back(i + 1);
   }
@@ -82,12 +88,17 @@ std::uint64_t bits_of(std::uint64_t low, std::uint64_t high, int first, int coun
   return count == 64 ? value : value & ((std::uint64_t{1} << count) - 1);
 }
 
-// The bits of a predicate, three of its register and one that negates it, where it is always true.
-constexpr std::uint64_t kAlways = 7;
+// The name of a predicate register, negated or not; nothing for the one that is always true.
+std::string predicate_of(std::uint64_t number, bool negated) {
+  constexpr std::uint64_t kTrue = 7;
+  return number == kTrue && !negated
+             ? ""
+             : (negated ? "!P" : "P") + (number == kTrue ? "T" : std::to_string(number));
+}
 
-// `offset` is the instruction's own, `size` the function's, in bytes.
+// `offset` is the instruction's own, `size` the function's, in bytes; a branch's target becomes a label.
 Instruction decoded(std::uint64_t low, std::uint64_t high, int architecture, std::size_t offset,
-                    std::size_t size) {
+                    std::size_t size, std::map<std::string, std::size_t>& labels) {
   constexpr int kOpcodeBits = 12, kWidthBit = 73;
   struct Known {
     std::uint64_t opcode;
@@ -104,7 +115,9 @@ Instruction decoded(std::uint64_t low, std::uint64_t high, int architecture, std
       {0x949, "BRX", false, false},  {0x94a, "JMP", false, false},  {0x94c, "JMX", false, false}};
   static constexpr const char* kWidths[] = {".U8", ".S8", ".U16", ".S16", ".32", ".64", ".128", ".INVALID"};
   Instruction instruction;
-  instruction.guarded = bits_of(low, high, 12, 4) != kAlways;
+  if (const std::string guard = predicate_of(bits_of(low, high, 12, 3), bits_of(low, high, 15, 1) != 0);
+      !guard.empty())
+    instruction.guard = "@" + guard;
   const std::uint64_t opcode = bits_of(low, high, 0, kOpcodeBits);
   const auto* const known = std::find_if(std::begin(kKnown), std::end(kKnown),
                                          [&](const Known& each) { return each.opcode == opcode; });
@@ -126,10 +139,17 @@ Instruction decoded(std::uint64_t low, std::uint64_t high, int architecture, std
     if (target < 0 || target >= static_cast<std::int64_t>(size) ||
         target % static_cast<std::int64_t>(kInstructionBytes) != 0)
       throw std::runtime_error("branch at " + std::to_string(offset) + " to " + std::to_string(target));
-    instruction.target = static_cast<std::size_t>(target) / kInstructionBytes;
-    // The second form branches on a uniform predicate, the first by bits 87 to 90, or where bit 91 (.DIV) is
-    // set if lanes of a uniform register's mask have parted.
-    instruction.conditional = opcode == 0x547 || bits_of(low, high, 87, 5) != kAlways;
+    const std::string label = ".L_" + std::to_string(target);
+    labels[label] = static_cast<std::size_t>(target) / kInstructionBytes;
+    // The second form branches on a uniform predicate, bit 91 of the first (.DIV) where lanes of a uniform
+    // register's mask have parted: nobody here needs these by their numbers.
+    constexpr int kParted = 91;
+    const std::string condition =
+        opcode == 0x547 ? "UP"
+        : bits_of(low, high, kParted, 1) != 0
+            ? "UR"
+            : predicate_of(bits_of(low, high, 87, 3), bits_of(low, high, 90, 1) != 0);
+    instruction.operands = (condition.empty() ? "" : condition + ", ") + "`(" + label + ")";
   }
   return instruction;
 }
@@ -172,10 +192,10 @@ std::vector<SassFunction> decode_cubin(const std::string& cubin, int architectur
     const std::size_t begin = at(header(index) + 24, 8), size = at(header(index) + 32, 8);
     if (size % kInstructionBytes != 0)
       throw std::runtime_error(name + ": " + std::to_string(size) + " bytes are no whole instructions");
-    SassFunction function{name.substr(6), {}};
+    SassFunction function{name.substr(6), {}, {}};
     for (std::size_t offset = 0; offset < size; offset += kInstructionBytes)
-      function.instructions.push_back(
-          decoded(at(begin + offset, 8), at(begin + offset + 8, 8), architecture, offset, size));
+      function.instructions.push_back(decoded(at(begin + offset, 8), at(begin + offset + 8, 8), architecture,
+                                              offset, size, function.labels));
     functions.push_back(std::move(function));
   }
   if (functions.empty()) throw std::runtime_error("cubin: no function");
@@ -198,8 +218,11 @@ class PathSearch {
     if (!order_.empty()) lengths_[0][0] = {1, 1};
     for (const std::size_t at : order_)
       if (!is_cold(at)) follow(at);
-    if (longest_.at == kNowhere) return {};
-    return {way_to(longest_, &Length::from), way_to(shortest_, &Length::from_shortest)};
+    if (longest_.at == kNowhere) return found_;
+    found_.path = way_to(longest_, &Length::from);
+    found_.shortest_path = way_to(shortest_, &Length::from_shortest);
+    for (const std::size_t at : found_.path) found_.instructions.push_back(function_.instructions[at]);
+    return found_;
   }
 
  private:
@@ -209,7 +232,6 @@ class PathSearch {
   };
   struct End {
     std::size_t at = kNowhere, behind = kNowhere;
-    int length = 0;
   };
 
   bool is_wide(std::size_t at) const {
@@ -218,7 +240,7 @@ class PathSearch {
   bool is_counted(std::size_t at) const {
     const Instruction& instruction = function_.instructions[at];
     return is_wide(at) || (rules_.also_counted.count(instruction.opcode) > 0 &&
-                           (rules_.count_guarded || !instruction.guarded));
+                           (rules_.count_guarded || instruction.guard.empty()));
   }
   bool is_cold(std::size_t at) const {
     const std::string& opcode = function_.instructions[at].opcode;
@@ -249,10 +271,10 @@ class PathSearch {
       for (const std::size_t to : edges_[at]) {
         if (more == 1 && before + 1 == stores_) {
           if (to_exit_[to] == 0) continue;
-          if (shortest_.length == 0 || shortest_.length > length.shortest + to_exit_[to])
-            shortest_ = {at, to, length.shortest + to_exit_[to]};
-          if (longest_.length < length.longest + to_exit_[to])
-            longest_ = {at, to, length.longest + to_exit_[to]};
+          if (found_.shortest == 0 || found_.shortest > length.shortest + to_exit_[to])
+            found_.shortest = length.shortest + to_exit_[to], shortest_ = {at, to};
+          if (found_.longest < length.longest + to_exit_[to])
+            found_.longest = length.longest + to_exit_[to], longest_ = {at, to};
           continue;
         }
         Length& next = lengths_[to][before + more];
@@ -286,6 +308,7 @@ class PathSearch {
   std::vector<std::size_t> next_to_exit_;
   std::vector<std::vector<Length>> lengths_;  // [instruction][those that count before it]
   End longest_, shortest_;
+  HotPaths found_;
 };
 
 }  // namespace
@@ -297,27 +320,36 @@ HotPaths hot_paths(const SassFunction& function, const PathRules& rules) {
 std::vector<LoopExtent> loops_of(const SassFunction& function) {
   std::map<std::size_t, std::size_t> last_of;  // by first
   for (std::size_t at = 0; at < function.instructions.size(); ++at) {
+    if (!is_instruction(function.instructions[at].opcode, "BRA")) continue;
+    const std::string& operands = function.instructions[at].operands;
+    const std::size_t open = operands.find("`("), close = operands.find(')', open);
+    if (open == std::string::npos || close == std::string::npos) continue;
+    const auto label = function.labels.find(operands.substr(open + 2, close - open - 2));
     // A branch to itself is what ptxas fills a function's end with.
-    const Instruction& branch = function.instructions[at];
-    if (is_instruction(branch.opcode, "BRA") && branch.target < at)
-      last_of[branch.target] = std::max(last_of[branch.target], at);
+    if (label != function.labels.end() && label->second < at)
+      last_of[label->second] = std::max(last_of[label->second], at);
   }
   std::vector<LoopExtent> loops;
   for (const auto& [first, last] : last_of) loops.push_back({first, last});
   return loops;
 }
 
-std::vector<LoopExtent> loops_around(const SassFunction& function, const std::vector<std::size_t>& path,
-                                     const std::string& wide_store, int stores) {
-  LoopExtent stored{kNowhere, 0};
-  for (const std::size_t at : path)
-    if (stores > 0 && is_instruction(function.instructions[at].opcode, "STG", wide_store)) {
-      stored = {std::min(stored.first, at), std::max(stored.last, at)};
-      --stores;
-    }
-  std::vector<LoopExtent> loops = loops_of(function);
-  std::erase_if(loops, [&](const LoopExtent& loop) { return !loop.holds(stored); });
-  return loops;
+LoopExtent loop_around(const SassFunction& function, const HotPaths& paths, const PathRules& rules,
+                       std::size_t stores) {
+  LoopExtent extent, stored{kNowhere, 0};
+  std::size_t count = 0;
+  for (const std::size_t at : paths.path) {
+    if (!is_instruction(function.instructions[at].opcode, "STG", rules.wide_store) ||
+        (stores > 0 && count == stores))
+      continue;
+    ++count;
+    stored = {std::min(stored.first, at), std::max(stored.last, at)};
+  }
+  for (const LoopExtent& loop : loops_of(function))
+    if (loop.first <= stored.first && stored.last <= loop.last &&
+        (extent.last == 0 || extent.first < loop.first))
+      extent = loop;
+  return extent;
 }
 
 }  // namespace outgrad::autotune::gpu

@@ -9,39 +9,39 @@
 // by branches that depend on the data.
 #pragma once
 
-#include <cstddef>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
 
 namespace outgrad::autotune::gpu {
 
-inline constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
-
 struct Instruction {
+  std::string guard;  // "@P0", "@!UP1", or nothing
   std::string opcode;  // with its modifiers: "LDG.E.128.CONSTANT"
-  bool guarded = false;  // issued under a predicate
-  // of a branch: the place of the instruction that it leads to, and whether it has a condition beside a guard
-  std::size_t target = kNowhere;
-  bool conditional = false;
+  std::string operands;  // all that follows, without the semicolon
 };
 
 // One function, in the order of its addresses.
 struct SassFunction {
   std::string name;  // mangled
   std::vector<Instruction> instructions;
+  std::map<std::string, std::size_t> labels;  // index of the instruction that follows
 };
 
 // Decodes the code of a cubin as far as paths and accesses need it: control flow, guards, loads and stores
-// with their widths; any other instruction is "OTHER". NVIDIA documents no encoding: it was read off
-// nvdisasm's output for sm_80, sm_90 and sm_100 (CUDA 13.0), and the tests compare the two for every kernel.
-// Throws std::runtime_error on anything else than a cubin of 16-byte instructions. `architecture`: 90 for
-// sm_90.
+// with their widths; any other instruction is "OTHER", and operands are those of branches. NVIDIA documents
+// no encoding: it was read off nvdisasm's output for sm_80, sm_90 and sm_100 (CUDA 13.0), and the tests
+// compare the two for every kernel. Throws std::runtime_error on anything else than a cubin of 16-byte
+// instructions. `architecture`: 90 for sm_90.
 std::vector<SassFunction> decode_cubin(const std::string& cubin, int architecture);
 
-// Places of the instructions on either path; empty if there is no such path.
 struct HotPaths {
-  std::vector<std::size_t> longest, shortest;
+  int shortest = 0;  // instructions; 0 if there is no such path
+  int longest = 0;
+  std::vector<Instruction> instructions;  // of the longest
+  std::vector<std::size_t> path;  // their places in the function
+  std::vector<std::size_t> shortest_path;  // places of the shortest's
 };
 
 struct PathRules {
@@ -68,9 +68,9 @@ struct LoopExtent {
 // Every loop of a function, from a backward branch's target to the branch; of those that begin together the
 // widest.
 std::vector<LoopExtent> loops_of(const SassFunction& function);
-// Those of them that hold the first `stores` wide stores of a hot path, in the order in which they begin.
-std::vector<LoopExtent> loops_around(const SassFunction& function, const std::vector<std::size_t>& path,
-                                     const std::string& wide_store, int stores);
+// The innermost loop around the first `stores` wide stores of a hot path, 0: all of them.
+LoopExtent loop_around(const SassFunction& function, const HotPaths& paths, const PathRules& rules,
+                       std::size_t stores = 0);
 
 // Whether `opcode` is `name`, with any modifiers, and has `modifier` among them (nothing: any).
 bool is_instruction(const std::string& opcode, const std::string& name, const std::string& modifier = "");
