@@ -868,8 +868,7 @@ def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_
     before_dropouts = (gates if drops else frozenset()).union(
         name for name, part in parts_there.items() if _is_relu(part))
     if (norms or gates or len(linears) > 1 or (before_dropouts and dropouts)) and (
-            found := _rewritten(kind, norms, linears, gates,
-                dropouts, before_dropouts)) is not None:
+            found := _rewritten(kind, norms, linears, gates, dropouts, before_dropouts)) is not None:
         ours, in_sums, in_pairs, dropped, shared = found
         what = (["add and norm"] * bool(in_sums) + [PAIR] * bool(in_pairs) + [DROPPED] * bool(dropped)
             + ["Linears of one input"] * shared)
