@@ -112,6 +112,7 @@ struct Binade {
   long double (*cdf)(long double);
   long double (*density)(long double x, long double cdf);
   std::uint64_t (*results)(int step, int count), (*outputs)(int step, int count);
+  friend void PrintTo(const Binade& of, std::ostream* out) { *out << of.activation; }
 };
 const long double kLongPi = std::acos(-1.0L), kTanhScale = 2 * std::sqrt(2 / kLongPi);
 const Binade kBinades[] = {

@@ -26,6 +26,7 @@ struct Case {
   const char* header;
   const FloatFormat& format;
   std::size_t x;  // with |x| <= 64: +-0, subnormals, and the binades below 64 with 64 itself
+  friend void PrintTo(const Case& of, std::ostream* out) { *out << of.header; }
 };
 
 class HeaderPoints : public testing::TestWithParam<Case> {};
