@@ -2,7 +2,6 @@
 #include "autotune/measure/isolate.h"
 
 #include <poll.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -28,7 +27,6 @@ double seconds_now() {
 // Its exit status.
 int be_the_child(int descriptor, const std::function<void(const Channel&)>& body,
                  const IsolationLimits& limits) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   kernels::limit_resource(RLIMIT_CORE, 0);
   if (limits.memory_bytes != IsolationLimits::kNoLimit)
     kernels::limit_resource(RLIMIT_AS, static_cast<rlim_t>(limits.memory_bytes));

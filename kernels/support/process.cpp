@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,9 +38,13 @@ Ending ending_of(int status, const rusage& usage) {
 
 pid_t start_copy(const std::function<int()>& body) {
   std::fflush(nullptr);  // or the child would write it again
-  const pid_t child = ::fork();
+  const pid_t parent = ::getpid(), child = ::fork();
   if (child < 0) throw EnvironmentError(std::string("fork: ") + std::strerror(errno));
-  if (child == 0) [&]() noexcept { ::_exit(body()); }();  // no destructors, and no way back into the caller
+  if (child == 0)
+    [&]() noexcept {  // no destructors, and no way back into the caller
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::_exit(::getppid() == parent ? body() : Ending::kNotStarted);
+    }();
   return child;
 }
 
@@ -47,12 +52,27 @@ std::string beside_this_program(const std::string& name) {
   return std::filesystem::read_symlink("/proc/self/exe").replace_filename(name).string();
 }
 
-pid_t start(const Launch& launch) {
+pid_t start(Launch launch) {
+  if (std::exchange(launch.leads_group, false)) {
+    // The leader is a copy that waits for the program: it hears of the end of this one, and tells all.
+    const pid_t leader = start_copy([&] {
+      ::setpgid(0, 0);
+      std::signal(SIGUSR1, [](int) {
+        std::signal(SIGTERM, SIG_IGN);
+        ::kill(0, SIGTERM);
+      });
+      ::prctl(PR_SET_PDEATHSIG, SIGUSR1);
+      const Ending ending = wait_for(start(launch));
+      ::raise(ending.signal);
+      return ending.status;
+    });
+    ::setpgid(leader, leader);  // whoever comes first: a kill may follow at once
+    return leader;
+  }
   std::vector<char*> words;
   for (const std::string& word : launch.words) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
-  const pid_t child = start_copy([&] {
-    if (launch.leads_group) ::setpgid(0, 0);
+  return start_copy([&] {
     const int nowhere = ::open("/dev/null", O_RDWR | O_CLOEXEC);
     for (const auto& [given, stream] :
          {std::pair(launch.in, STDIN_FILENO), std::pair(launch.out, STDOUT_FILENO),
@@ -63,8 +83,6 @@ pid_t start(const Launch& launch) {
     if (launch.folder.empty() || ::chdir(launch.folder.c_str()) == 0) ::execvp(words[0], words.data());
     return Ending::kNotStarted;
   });
-  if (launch.leads_group) ::setpgid(child, child);  // whoever comes first: a kill may follow at once
-  return child;
 }
 
 Ending run(Launch launch, double limit_s, std::size_t most_bytes) {

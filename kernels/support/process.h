@@ -40,15 +40,16 @@ struct Launch {
   std::string folder = {};                          // to work in
   std::vector<std::string> environment = {};        // "NAME=value"
   std::vector<std::pair<int, rlim_t>> limits = {};  // as of limit_resource()
-  // of processes, so that what it starts can be killed with it; Ctrl-C does not reach it then
+  // of processes, so that what it starts can be killed and ends with it; Ctrl-C does not reach it then
   bool leads_group = false;
 };
 
 // The path of a program that is in the folder of this one.
 std::string beside_this_program(const std::string& name);
 
-// Starts a program and returns at once. Throws EnvironmentError where there can be no more processes.
-pid_t start(const Launch& launch);
+// Starts a program and returns at once. It ends with the thread that started it, however that ends. Throws
+// EnvironmentError where there can be no more processes.
+pid_t start(Launch launch);
 
 // Runs a program to its end. Keeps the first `most_bytes` of what it writes to streams that are kCaptured,
 // and kills it where these do not end within `limit_s`.
@@ -56,7 +57,7 @@ Ending run(Launch launch, double limit_s = std::numeric_limits<double>::infinity
            std::size_t most_bytes = std::string::npos);
 
 // This program once more, to run `body` and leave with the status that it returns; what is buffered is
-// written before. Throws EnvironmentError.
+// written before. It ends with the thread that started it. Throws EnvironmentError.
 pid_t start_copy(const std::function<int()>& body);
 
 Ending wait_for(pid_t child);

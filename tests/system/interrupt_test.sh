@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SIGKILL at each stage of `run`: nothing is half-written, no child lives on, the next run continues with what
-# is done.
-# usage: interrupt_test.sh REPOSITORY
+# is done. Whatever stops `fit` or `tune`, what they started ends, too, and their temporary folder is empty.
+# usage: interrupt_test.sh REPOSITORY BUILD
 set -euo pipefail
 # shellcheck source=tests/system/sandbox.sh
 source "$1/tests/system/sandbox.sh"
@@ -67,6 +67,50 @@ echo begin >"$sandbox/out/sweeps/gelu_f16.json"
 "$sandbox/outgrad" run >/dev/null || fail "run after damage"
 [[ $(<"$STAND_IN_LOG") == "validate f16" ]] ||
   fail "a damaged sweep was not made again: $(xargs <"$STAND_IN_LOG")"
+
+# stopped COMMAND...: stops it by each signal, to it alone, while what it started is at work.
+stopped() {
+  local signal job
+  for signal in INT TERM KILL; do
+    rm -f "$sandbox/started"
+    # a shell's job in the background ignores SIGINT otherwise
+    TMPDIR=$sandbox/tmp env --default-signal=INT "$@" >/dev/null 2>&1 &
+    job=$!
+    until [[ -s $sandbox/started ]]; do
+      kill -0 "$job" 2>/dev/null || { fail "$1: ended by itself"; return 0; }
+      sleep 0.02
+    done
+    kill -"$signal" "$job"
+    wait "$job" 2>/dev/null || true
+    for ((wait_ms = 0; wait_ms < 10000; wait_ms += 20)); do
+      lives "$(<"$sandbox/started")" || break
+      sleep 0.02
+    done
+    ((wait_ms < 10000)) || { fail "$1: what it started outlives SIG$signal"; kill "$(<"$sandbox/started")"; }
+    [[ -z $(ls -A "$sandbox/tmp") ]] || fail "$1: SIG$signal leaves $(ls "$sandbox/tmp") in TMPDIR"
+  done
+}
+
+mkdir "$sandbox"/{tmp,alone}
+if [[ -x $2/outgrad-fit ]]; then
+  cp "$2/outgrad-fit" "$sandbox/alone"
+  printf '#!/bin/sh\necho $$ >"%s/started"\nexec sleep 600\n' "$sandbox" >"$sandbox/alone/outgrad-check"
+  chmod +x "$sandbox/alone/outgrad-check"
+  stopped "$sandbox/alone/outgrad-fit" fit --activation silu --format e4m3 --out "$sandbox/alone/own.json"
+fi
+if [[ -x $2/outgrad-tune ]]; then
+  # as a compiler's driver has it, the work is a process of its own
+  cat >"$sandbox/compiler" <<END
+#!/bin/sh
+[ "\$1" != --version ] || exec echo 1
+sleep 600 &
+echo \$! >"$sandbox/started"
+wait
+END
+  chmod +x "$sandbox/compiler"
+  CXX=$sandbox/compiler OUTGRAD_SOURCE_DIR=$1 stopped "$2/outgrad-tune" tune --device cpu --format bf16 \
+    --kernel gelu_backward --fresh --out "$sandbox/tuned"
+fi
 
 echo "${#calls[@]} interruptions, $failures failures"
 exit $((failures > 0))

@@ -32,7 +32,7 @@ for output in "${outputs[@]}"; do
 done
 if [[ ${STAND_IN_STOP:-} == "$command $input" ]]; then
   echo $$ >"$STAND_IN_LOG.stopped"
-  sleep 600
+  exec sleep 600
 fi
 for output in "${outputs[@]}"; do
   echo "end" >>"$output$suffix"

@@ -28,6 +28,9 @@ TEST(Process, LeavesItsStatusOrItsSignalAndItsWords) {
   EXPECT_EQ(killed.status, -1);
   EXPECT_EQ(killed.signal, SIGSEGV);
   EXPECT_FALSE(killed.late);
+  Launch led = shell("kill -SEGV $$");
+  led.leads_group = true;
+  EXPECT_EQ(run(led).signal, SIGSEGV);
 }
 
 TEST(Process, KeepsNoMoreThanIsAskedForAndReadsOn) {
@@ -85,6 +88,28 @@ TEST(Process, AGroupIsKilledAsAWhole) {
   std::string text;
   EXPECT_TRUE(read_to_end(pipe.from, 300, [&](std::string_view part) { text += part; }));
   EXPECT_EQ(text, "begun\n");
+}
+
+// Nobody can clean up after SIGKILL.
+TEST(Process, WhatAKilledProgramStartedEndsWithIt) {
+  for (const bool leads_group : {false, true}) {
+    Pipe pipe;
+    const pid_t copy = start_copy([&] {
+      // of a group, what the started program itself has started, too
+      Launch launch = shell(leads_group ? "sleep 600 & echo begun; wait" : "echo begun; exec sleep 600");
+      launch.out = pipe.to.get();
+      launch.leads_group = leads_group;
+      return wait_for(start(launch)).status;
+    });
+    pipe.to.close();
+    std::string text;
+    EXPECT_TRUE(read_to_end(pipe.from, 300, [&](std::string_view part) {
+      text += part;
+      ::kill(copy, SIGKILL);
+    })) << "the pipe is held on";
+    EXPECT_EQ(text, "begun\n");
+    EXPECT_EQ(wait_for(copy).signal, SIGKILL);
+  }
 }
 
 TEST(Process, ACopyOfThisProgramLeavesWithItsBodysStatus) {
