@@ -30,8 +30,8 @@ struct FunctionOptions {
   std::optional<double> beta, alpha;
 
   [[nodiscard]] bool given() const { return !activation.empty() || !expression.empty(); }
-  /// The activation's, or "expression".
-  [[nodiscard]] std::string name() const { return activation.empty() ? "expression" : activation; }
+  /// The activation's, or, of what is none by itself, its words: "own_x_sigmoid_1_2_x".
+  [[nodiscard]] std::string name() const;
   /// Members of a specification. @throws kernels::SpecError unless one of both is given.
   [[nodiscard]] std::string members() const;
 };

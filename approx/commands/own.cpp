@@ -4,6 +4,7 @@
 #include "approx/model/emit.h"
 #include "approx/model/type_name.h"
 #include "approx/search/own_fit.h"
+#include "kernels/support/digest.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/numbers.h"
@@ -20,14 +21,17 @@
 namespace outgrad::approx {
 namespace {
 
-/// "own_x_sigmoid_1_2_x_bf16": the words and numbers of a function, the operations that tell functions apart
-/// in words.
-std::string name_of(const FunctionOptions& function, const std::string& format) {
+/// "own_x_sigmoid_1_2_x": the words and numbers of a function, the operations that tell functions apart in
+/// words; of a long one its beginning and its hash.
+std::string words_of(const FunctionOptions& function, size_t longest) {
   constexpr std::pair<char, std::string_view> kWords[] = {
       {'+', "plus"}, {'-', "minus"}, {'/', "over"}, {'^', "to"}};
   std::string name = "own";
+  std::string text = function.activation.empty() ? function.expression : function.activation;
+  for (const auto& [option, value] : {std::pair("beta", function.beta), std::pair("alpha", function.alpha)})
+    if (value) text += fmt::format(" {} {}", option, *value);
   bool fresh = true;  // whether the next letter begins a word
-  for (const char c : function.activation.empty() ? function.expression : function.activation) {
+  for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
     const auto* const word =
         std::find_if(std::begin(kWords), std::end(kWords), [&](const auto& each) { return each.first == c; });
@@ -36,10 +40,11 @@ std::string name_of(const FunctionOptions& function, const std::string& format) 
       name += std::string(fresh ? "_" : "") + static_cast<char>(std::tolower(byte));
     fresh = std::isalnum(byte) == 0;
   }
-  constexpr size_t kLongest = 48;  // of the 64 that a name may have
-  name = name.substr(0, kLongest);
+  if (name.size() <= longest) return name;
+  constexpr size_t kHash = 8;
+  name.resize(longest - kHash - 1);
   if (name.back() == '_') name.pop_back();
-  return name + "_" + format;
+  return name + "_" + kernels::sha256(text).substr(0, kHash);
 }
 
 /// "2^-9", "2^-9.5", "0.002".
@@ -133,9 +138,16 @@ std::string words(const OwnFit& own, const OwnRequest& request, const Paths& pat
 
 }  // namespace
 
+std::string FunctionOptions::name() const {
+  constexpr size_t kLongest = 28;  // of the 64 that a name may have, with what a front adds
+  return activation.empty() || beta || alpha ? words_of(*this, kLongest) : activation;
+}
+
 bool fit_without_specification(const OwnRequest& request) {
   if (request.format.empty()) throw kernels::SpecError("fit", "--format", "is missing");
-  const std::string name = request.name.empty() ? name_of(request.function, request.format) : request.name;
+  constexpr size_t kLongest = 48;  // of the 64 that a name may have
+  const std::string name =
+      request.name.empty() ? words_of(request.function, kLongest) + "_" + request.format : request.name;
   const double error = request.error.empty() ? 0 : error_of(request.error);
   const OwnFunction function{name, request.function.members(), format_of(request.format), error,
                              request.oracle};

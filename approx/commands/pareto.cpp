@@ -25,7 +25,7 @@ void add_pareto(CLI::App& app, int&) {
   add_function(*command, arguments->function);
   add_format(*command, arguments->format)->required();
   command->add_option("--out", arguments->out,
-                      "where the front goes (default: out/pareto/ACTIVATION_FORMAT.json)");
+                      "where the front goes (default: out/pareto/NAME_FORMAT.json, named for the function)");
   add_threads(*command, arguments->threads);
   command->callback([arguments] {
     const auto& [function, format, out, threads] = *arguments;

@@ -64,6 +64,19 @@ done <"$root/tests/system/own_expressions.txt"
 "$root/outgrad" fit --expression 'tanh(0.8*x)' --format bf16 >said || fail "a name of its own: status $?"
 "$root/outgrad" fit out/own/own_tanh_0_8_x_bf16.spec.json --no-check --out again.json >/dev/null &&
   cmp again.json out/own/own_tanh_0_8_x_bf16.json || fail "its specification gives another fit: $(<said)"
+# No two functions share a name, which the default of --out is made of.
+for function in x*sigmoid\({1.2,1.3}*x\); do
+  "$root/outgrad" pareto --expression "$function" --format e4m3 >said || fail "a front: status $?"
+done
+for beta in 2 3; do
+  "$root/outgrad" pareto --activation swish --beta $beta --format e4m3 >said || fail "a front: status $?"
+done
+for end in 1.2 1.3; do
+  "$root/outgrad" fit --expression "tanh(x+0*x+0*x+0*x+0*x+0*x+0*x+0*x+0*x+x*$end)" --format e4m3 --no-check \
+    >said || fail "a long name: status $?"
+done
+files=$(cd out && echo pareto/* own/*_e4m3.json)
+((4 + 2 == $(wc -w <<<"$files"))) || fail "functions share names: $files"
 # A target is kept, or refused; an 8-bit format has a table.
 if [[ ${3:-} == all ]]; then
   "$root/outgrad" fit --expression 'tanh(x)' --format e4m3 --name own --out own.json >said ||
