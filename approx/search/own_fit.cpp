@@ -106,7 +106,7 @@ OwnFit fit_own(OwnFunction wanted, int threads) {
     result.mirror = refusal.mirror;
     return result;
   } catch (const SpecError& refusal) {
-    const auto f = spec_of(wanted, "abs:2^-1", "").activation.expression;
+    const auto f = spec_of(wanted, wanted.oracle ? "oracle" : "abs:2^-1", "").activation.expression;
     if (!f || !f->divides_exponentials()) throw;
     throw SpecError(
         refusal.what() +
