@@ -797,6 +797,15 @@ def side_channels(weight: torch.Tensor | None, bias: torch.Tensor | None = None,
     return chosen_channels(weight, bias, dtype, tau, store)
 
 
+def most_moved(dtype: torch.dtype, store: str, tau: float | None) -> float:
+    """What a tau stands for."""
+    if tau is None:
+        return largest_storage_error(dtype, store)
+    if not 0 < tau < math.inf:
+        raise ValueError(f"outgrad: tau is {tau!r}, which takes a positive number")
+    return tau
+
+
 def chosen_channels(weight: torch.Tensor | None, bias: torch.Tensor | None, dtype: torch.dtype | None,
         tau: float | None, store: str, margin: float = 1) -> torch.Tensor | None:
     """side_channels, or with a margin above 1 those of which any limit is within this factor."""
@@ -828,7 +837,7 @@ def told_channels(weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.
             _OVERFLOW[torch.float32])
     beta = beta.abs()
     moved = u * (1 + beta / gamma) + (absolute + 2.0**-149) / gamma + 3 * 2.0**-24
-    most = (largest_storage_error(dtype, store) if tau is None else tau) / margin
+    most = most_moved(dtype, store, tau) / margin
     told = (moved <= most) & (gamma < 2.0**126 / margin) & (gamma > 2.0**-128 * margin)
     return told & ((_LARGEST_X_HAT * gamma + beta) * (1 + 2.0**-10) < overflow / margin)
 

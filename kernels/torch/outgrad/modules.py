@@ -317,7 +317,7 @@ class _Norm(_Base):
         self.choose_again()
 
     def _most_moved(self, dtype: torch.dtype) -> float:
-        return functional.largest_storage_error(dtype, self.store) if self.tau is None else self.tau
+        return functional.most_moved(dtype, self.store, self.tau)
 
     def _side(self, x: torch.Tensor, weight: torch.Tensor | None,
             bias: torch.Tensor | None) -> tuple[torch.Tensor | None, torch.Tensor | None, float]:
@@ -441,7 +441,8 @@ class _Norm(_Base):
     def _moved_in_every_type(self) -> str:
         if self.store != stores.DEFAULT_OF_NORMS:
             return self.bound(torch.float32)
-        return self._moved("min(2^-4, 128 u)" if self.tau is None else _power_of_two(self.tau), "u")
+        return self._moved("min(2^-4, 128 u)" if self.tau is None
+            else _power_of_two(self._most_moved(torch.float32)), "u")
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {self._moved_in_every_type()}"

@@ -201,6 +201,10 @@ def test_representations_show_bounds():
         and norm.bound(torch.bfloat16) == "storing y moves x^ by at most 2^-9 + 2^-8 |x^|")
     norm.tau = 0.6 * 2.0**-9
     assert "at most 2^-9 + u |x^|" in repr(norm), "never less than tau"
+    for norm.tau in (math.inf, math.nan, -1.0):
+        for use in (lambda: repr(norm), lambda: norm.bound(torch.bfloat16), lambda: norm(torch.ones(2, N))):
+            with pytest.raises(ValueError, match="^outgrad: tau is .*, which takes a positive number$"):
+                use()
     with pytest.raises(RuntimeError, match="approximate"):
         outgrad.GELU("fast")(torch.ones(2))
     assert (repr(outgrad.Dropout(0.25))
