@@ -631,7 +631,7 @@ void gated_operators(Each&& each) {
         require_like(z, dz, "z");
         require_like(slot, dz, "slot");
         require_elements(mask, ScalarType::Int, mask_words(dz.numel()), "mask");
-        const Tensor da = packed ? call.made_like(dz, 2 * of.n) : call.made_like(dz),
+        const Tensor da = packed ? call.made_like(dz, 2 * dz.sizes().back()) : call.made_like(dz),
                      db = packed ? call.none_like(dz) : call.made_like(dz);
         of.dy = call.data(dz);
         of.y = call.data(z);

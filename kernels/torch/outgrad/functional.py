@@ -390,11 +390,16 @@ def gelu(x: torch.Tensor, approximate: Literal["none", "tanh"] = "none",
     return _ACTIVATIONS["gelu_tanh" if approximate == "tanh" else "gelu"](x, store)
 
 
+def matrix_of(x: torch.Tensor) -> torch.Tensor:
+    """The rows of x, also of one without elements, of which reshape(-1, n) makes none."""
+    return x if x.dim() == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
 def _linear_gradients(rows: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, for_x: bool,
         for_weight: bool, for_bias: bool) -> tuple[Any, Any, Any]:
     """The gradients of a Linear of PyTorch from that of its result, [rows, m]: for x as [rows, n], for weight
     and for the bias."""
-    dweight = rows.t().mm(x if x.dim() == 2 else x.reshape(-1, weight.shape[1])) if for_weight else None
+    dweight = rows.t().mm(matrix_of(x)) if for_weight else None
     return rows.mm(weight) if for_x else None, dweight, rows.sum(0) if for_bias else None
 
 
@@ -405,7 +410,7 @@ def _activation_gradients(dy: torch.Tensor, y: torch.Tensor, mask: torch.Tensor 
         with_dbias: bool, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The gradient of what an activation was given, and, where the same pass has it, as GELU's has, that of
     the bias before it in the type of the weight."""
-    if with_dbias and index == _GELU:
+    if with_dbias and index == _GELU and y.shape[-1] > 0:
         return library.bias_gelu_backward(dy, y, mask, y.shape[-1], weight)
     return library.activation_backward(dy, y, mask, index), None
 
@@ -423,7 +428,7 @@ def _linear_keeping_y(name: str, compute: Callable[..., Any], index: int) -> _Op
         y, mask, x, weight = saved
         for_x, for_weight, for_bias = ctx.needs_input_grad
         dz, dbias = _activation_gradients(dy, y, mask, index, for_bias, weight)
-        dx, dweight, own = _linear_gradients(dz.view(-1, weight.shape[0]), x, weight, for_x, for_weight,
+        dx, dweight, own = _linear_gradients(matrix_of(dz), x, weight, for_x, for_weight,
             for_bias and dbias is None)
         if for_bias:
             dbias = own if dbias is None else dbias.to(ctx.bias_dtype)
@@ -435,7 +440,8 @@ def _linear_keeping_y(name: str, compute: Callable[..., Any], index: int) -> _Op
 def _linear_gelu_compute(x: torch.Tensor, weight: torch.Tensor,
         bias: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
     z = torch.nn.functional.linear(x, weight)
-    return library.activation_forward(z, 0) if bias is None else library.bias_gelu_forward(z, bias)
+    no_sum = bias is None or bias.shape[0] == 0
+    return library.activation_forward(z, 0) if no_sum else library.bias_gelu_forward(z, bias)
 
 
 def _linear_activation(index: int) -> _Operation:
@@ -525,13 +531,13 @@ def _linears_of(count: int) -> _Operation:
     def gradients(ctx: Any, saved: tuple[Any, ...], *dys: torch.Tensor | None) -> tuple[Any, ...]:
         x, *weights = saved
         for_x, *wanted = ctx.needs_input_grad
-        of_x, dx = x.reshape(-1, x.shape[-1]), None
+        of_x, dx = matrix_of(x), None
         found: list[torch.Tensor | None] = []
         for dy, weight, for_weight, for_bias in zip(dys, weights, wanted[::2], wanted[1::2], strict=True):
             if dy is None:  # it does not reach the loss
                 found += [None, None]
                 continue
-            rows = dy.reshape(-1, weight.shape[0])
+            rows = matrix_of(dy)
             first, dweight, dbias = _linear_gradients(rows, of_x, weight, for_x and dx is None, for_weight,
                 for_bias)
             found += [dweight, dbias]

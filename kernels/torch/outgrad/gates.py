@@ -136,14 +136,14 @@ def _pair_and_linear(store: _Store) -> functional._Operation:
     def gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         weight, *kept = saved
         for_a, for_b, for_weight, for_bias = ctx.needs_input_grad
-        rows, shape = dy.reshape(-1, weight.shape[0]), (*dy.shape[:-1], weight.shape[1])
+        rows, shape = functional.matrix_of(dy), (*dy.shape[:-1], weight.shape[1])
         da = db = None
         z: Any = None
         if for_a or for_b:
             da, db, z = store.gradients(rows.mm(weight).view(shape), kept, ctx.packed, for_weight)
         elif for_weight:
             z = store.product(kept, dy.dtype, shape)
-        dweight = rows.t().mm(z.view(-1, weight.shape[1])) if for_weight else None
+        dweight = rows.t().mm(functional.matrix_of(z)) if for_weight else None
         return (da if for_a else None, db if for_b else None, dweight, rows.sum(0) if for_bias else None)
 
     return functional._Operation("gated_linear", compute, keep, gradients,

@@ -813,6 +813,36 @@ def test_empty_arrays(name):
     assert y.shape == dx.shape == (0, 64)
 
 
+@pytest.mark.parametrize(("rows", "n", "m"),
+    [(0, 4, 5), (3, 0, 5), (3, 4, 0), (3, 0, 0), (0, 0, 5), (0, 4, 0)])
+def test_linears_of_no_rows_or_no_features(rows, n, m):
+    """Each way to compute one gives the gradients of PyTorch's, which are 0 but for those of a bias."""
+    x, weight, bias = torch.randn(2, rows, n), torch.randn(m, n), torch.randn(m)
+    both, of_sum = torch.randn(2, rows, 2 * n), (None, None, 1e-5, False, None, None, 0.0)
+
+    def product(x):
+        return F.silu(x[..., :n]) * x[..., n:]
+
+    of_linear, of_pair, lost = (x, weight, bias), [one.bfloat16() for one in (both, weight, bias)], 0.1
+    cases = [(of_linear, outgrad.linear_gelu, lambda *a: F.gelu(F.linear(*a)), None),
+        *((of_linear, lambda *a, name=name: outgrad.linear_activation(*a, name),
+        lambda *a, f=f: f(F.linear(*a)), None) for name, f in (("gelu", F.gelu), ("silu", F.silu))),
+        *((of_linear, lambda *a, store=store: outgrad.linear(*a, store), F.linear, None)
+        for store in ("e4m3", "rows:30", "rows:30+e4m3")),
+        (of_linear, lambda x, *wb: sum(outgrad.functional.linears_of(x, 2 * wb)), lambda *a: 2 * F.linear(*a),
+        None)]
+    for store in outgrad.stores.OF_PAIRS:
+        cases += [(of_pair, lambda a, *wb, store=store: outgrad.gated_linear(a, None, *wb, store=store),
+            lambda a, *wb: F.linear(product(a), *wb), lost),
+            (of_pair[:1], lambda a, store=store: outgrad.gated(a, store=store), product, lost)]
+    if n > 0:
+        cases.append(((torch.randn(2, rows, m), torch.randn(n, m), x),
+            lambda h, w, x: outgrad.functional.norm_of_linear("layer_norm", h, w, None, x, 0.0, n, of_sum),
+            lambda h, w, x: F.layer_norm(F.linear(h, w) + x, (n,)), None))
+    for given, ours, its, by in cases:
+        torch.testing.assert_close(gradients(ours, *given), gradients(its, *given), rtol=by, atol=by)
+
+
 def test_gelus_result_is_what_the_next_layer_keeps():
     """One storage for GELU's y and the saved input of the Linear after it."""
     linear = torch.nn.Linear(64, 8)
