@@ -6,6 +6,7 @@ float32, float16 or bfloat16; a gradient has the type of the array that it belon
 derivatives: a second derivative raises an error, since the output does not give it with a proven bound.
 """
 
+import contextlib
 import math
 import operator
 import textwrap
@@ -129,10 +130,13 @@ class _Operation:
             raise NotImplementedError(f"outgrad.{name}: forward-mode derivatives are not supported")
 
         def backward(ctx: Any, *dy: torch.Tensor | None) -> Any:
+            if not torch._C._is_any_autocast_enabled():
+                return as_it_is(ctx, *dy)
             # around a backward pass it would give a product another type than what it is added to
-            if torch._C._is_any_autocast_enabled() and not torch.compiler.is_compiling():
-                with torch._C._DisableAutocast():
-                    return backward(ctx, *dy)
+            with without_autocast(*dy) if torch.compiler.is_compiling() else torch._C._DisableAutocast():
+                return as_it_is(ctx, *dy)
+
+        def as_it_is(ctx: Any, *dy: torch.Tensor | None) -> Any:
             if torch.is_grad_enabled() and not differentiable:
                 return _recorded(name, gradients, ctx, dy[:results])
             return gradients(ctx, ctx.saved_tensors, *dy[:results])
@@ -178,6 +182,13 @@ class _Operation:
 def is_autocast(x: torch.Tensor) -> bool:
     """Whether autocast is on for the device of x; the device "meta" has none."""
     return not x.is_meta and torch.is_autocast_enabled(x.device.type)
+
+
+def without_autocast(*tensors: torch.Tensor | None) -> contextlib.AbstractContextManager[Any]:
+    """As torch._C._DisableAutocast for the device of the tensors, of which at least one is there; compilers
+    know it."""
+    device = [x.device.type for x in tensors if x is not None][0]
+    return contextlib.nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
 
 def dtype_under_autocast(x: torch.Tensor) -> torch.dtype:

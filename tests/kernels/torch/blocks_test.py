@@ -1,7 +1,9 @@
 """Blocks of models as one node: recognised by their code, with the bits of their parts, and left as they are
 where a part is not alone."""
 
+import contextlib
 import copy
+import functools
 import linecache
 import pickle
 
@@ -221,6 +223,33 @@ def test_autocast_around_a_backward_pass_alone_changes_no_node():
                 found.append(torch.autograd.grad(loss, (x, *model.parameters())))
         for without, around in zip(*found, strict=True):
             assert (around - without).norm() <= largest * without.norm()
+
+
+@pytest.mark.parametrize("of", ["gated_linear", "linears_of", "norm_of_mlp", "add_layer_norm"])
+def test_autocast_around_a_compiled_backward_pass_alone_changes_no_node(of):
+    """Of torch.autograd.grad that is compiled, and of compiled autograd."""
+    x, weight, bias = torch.randn(4, 8), torch.randn(8, 8, requires_grad=True), torch.randn(8)
+    of_norm = bias, bias, 1e-5, False, None, None, 0.0
+    node = {
+        "gated_linear": lambda x: outgrad.gated_linear(x, x, weight, bias),
+        "linears_of": lambda x: sum(functional.linears_of(x, (weight, bias, weight, bias))),
+        "norm_of_mlp": lambda x: functional.norm_of_mlp("layer_norm", x, (weight, bias, "gelu", weight, bias),
+            0.0, 8, of_norm),
+        "add_layer_norm": lambda x: outgrad.add_layer_norm(x, x, 8)[1]}[of]
+
+    def gradient(x, context=contextlib.nullcontext(), autocast=True):
+        y = node(x)
+        with context, torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            return torch.autograd.grad(y.square().sum(), x)[0]
+
+    def x_again():
+        return x.clone().requires_grad_()
+
+    want = gradient(x_again(), autocast=False)
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(gradient, backend="aot_eager")(x_again()), want)
+    compiler = functools.partial(torch.compile, backend="aot_eager")
+    torch.testing.assert_close(gradient(x_again(), torch._dynamo.compiled_autograd._enable(compiler)), want)
 
 
 class Subtracts(nn.Module):
