@@ -15,15 +15,6 @@
 #endif
 
 namespace outgrad::autotune {
-namespace {
-
-template <class Swap>
-void shuffle(std::size_t size, std::uint64_t& state, Swap&& swap) {
-  for (std::size_t i = size; i > 1; --i)
-    swap(i - 1, static_cast<std::size_t>(kernels::next_random(state) % i));
-}
-
-}  // namespace
 
 double steady_ns(const std::function<void()>& run) {
   const auto start = std::chrono::steady_clock::now();
@@ -42,7 +33,7 @@ Rounds::Rounds(std::vector<Workload> workloads, std::uint64_t seed, Stopwatch st
 void Rounds::run(bool warm_up, const std::function<void(std::size_t)>& before_each) {
   std::vector<std::size_t> order(workloads_.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  shuffle(order.size(), state_, [&](std::size_t i, std::size_t j) { std::swap(order[i], order[j]); });
+  kernels::shuffle(order, state_);
   for (const std::size_t w : order) {
     if (before_each) before_each(w);
     const double ns = stopwatch_(workloads_[w].run);

@@ -127,8 +127,7 @@ std::vector<u32> argument_patterns(FormatId format, std::uint64_t& random) {
     }
   }
   // Neighbouring lanes must differ, or a lookup that mixes lanes up would pass.
-  for (std::size_t i = patterns.size(); i > 1; --i)
-    std::swap(patterns[i - 1], patterns[kernels::next_random(random) % i]);
+  kernels::shuffle(patterns, random);
   return patterns;
 }
 

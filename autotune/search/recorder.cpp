@@ -36,12 +36,6 @@ std::set<std::string> recorded(const std::string& path, const RunIdentity& run, 
   return done;
 }
 
-template <class Item>
-void shuffle(std::vector<Item>& items, std::uint64_t& state) {
-  for (std::size_t i = items.size(); i > 1; --i)
-    std::swap(items[i - 1], items[kernels::next_random(state) % i]);
-}
-
 void append(std::vector<double>& all, const std::vector<double>& more) {
   all.insert(all.end(), more.begin(), more.end());
 }
@@ -98,7 +92,7 @@ class Recorder {
     std::vector<std::size_t> order;
     for (std::size_t i = 1; i < verified_.size(); ++i) order.push_back(i);
     for (int pass = 0; pass < passes; ++pass) {
-      shuffle(order, random_);
+      kernels::shuffle(order, random_);
       for (std::size_t begin = 0; begin < order.size(); begin += kBatch) {
         const std::vector<std::size_t> members(
             order.begin() + static_cast<std::ptrdiff_t>(begin),
@@ -158,7 +152,7 @@ void record_space(const Problem& problem, const RecorderSettings& settings, Tuni
   std::printf("%s: space: %s; %zu to record\n", problem.name().c_str(), size_report(points).c_str(),
               waiting.size());
   std::uint64_t state = settings.seed;
-  shuffle(waiting, state);
+  kernels::shuffle(waiting, state);
   const std::size_t all = waiting.size(), asked = std::min(settings.evaluations, all);
   waiting.resize(asked);
   Recorder recorder(problem, measure, device.run(), path);

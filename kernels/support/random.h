@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <numbers>
+#include <utility>
+#include <vector>
 
 namespace outgrad::kernels {
 
@@ -14,6 +16,12 @@ inline std::uint64_t next_random(std::uint64_t& state) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
   return z ^ (z >> 31);
+}
+
+// Fisher, Yates 1938.
+template <class Item>
+void shuffle(std::vector<Item>& items, std::uint64_t& state) {
+  for (std::size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[next_random(state) % i]);
 }
 
 // The same as what is drawn from. Exact but for normal(), which takes libm's logarithm and cosine.
