@@ -147,9 +147,14 @@ void RoundSamples::add(const json& report) {
     ceiling = {report["ceiling"].get<std::string>(), report["ceiling_bytes"].get<double>(), {}};
     return;
   }
-  ceiling_ns.push_back(report["ceiling_ns"].get<double>());
+  const auto ns_of = [](const json& told) {  // JSON has a null for what is not finite
+    if (!told.is_number() || told.get<double>() <= 0)
+      throw kernels::EnvironmentError("tune: the device's clock tells " + told.dump() + " ns of a run");
+    return told.get<double>();
+  };
+  ceiling_ns.push_back(ns_of(report["ceiling_ns"]));
   for (const auto& [item, time] : report["ns"].items())
-    ns[static_cast<std::size_t>(std::stoul(item))].push_back(time.get<double>());
+    ns[static_cast<std::size_t>(std::stoul(item))].push_back(ns_of(time));
 }
 
 Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening, RoundSamples finals,
@@ -330,7 +335,8 @@ Measurement tune_problem(std::vector<Candidate>& candidates, const MeasureSettin
   const auto keep_records = [&](const Measurement* m) {
     std::vector<Record> records;
     for (std::size_t i = 0; i < candidates.size(); ++i)
-      if (candidates[i].as<Proposed>() == nullptr) records.push_back(record_of(candidates[i], i, m, run));
+      if (candidates[i].as<Proposed>() == nullptr && (m != nullptr || i == 0))
+        records.push_back(record_of(candidates[i], i, m, run));
     append_records(database_path, records);
   };
   try {
@@ -340,7 +346,8 @@ Measurement tune_problem(std::vector<Candidate>& candidates, const MeasureSettin
     if (m.decided) winners.push_back(record_of(candidates[m.winner], m.winner, &m, run));
     return m;
   } catch (const kernels::EnvironmentError&) {
-    keep_records(nullptr);  // why the default does not run is worth a row
+    // Why the default does not run is worth a row; what befell others on a device that fails would bar them.
+    keep_records(nullptr);
     throw;
   }
 }

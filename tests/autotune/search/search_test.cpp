@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -160,6 +161,44 @@ TEST(Search, FindsTheFastestAmongOffendersAndRecordsEach) {
   EXPECT_EQ(reasons["wrong answer"], std::set<std::string>{"7"});
   EXPECT_EQ(reasons["crashed"], std::set<std::string>{"8"});
   EXPECT_EQ(result.rejected, result.failures.size());
+}
+
+// What fails beside a device that is gone bars no variant, and a clock that tells no times leaves no records.
+TEST(Search, ADeviceThatFailsBlamesNobody) {
+  struct Vanishing : StandIn {
+    explicit Vanishing(const std::string& path) : flag(path) {
+      if (std::filesystem::exists(flag)) throw kernels::CudaError("no device");
+    }
+    Workload workload(const Candidate& candidate) override {
+      if (candidate.variant_as<Variant>().gelu().unroll == 1) return StandIn::workload(candidate);
+      return {"", 1, [this] {
+                kernels::write_file(flag, "");
+                throw kernels::CudaError("gone");
+              }};
+    }
+    std::string flag;
+  };
+  struct Clock : StandIn {
+    explicit Clock(double told) : ns(told) {}
+    Stopwatch stopwatch() const override {
+      return [this](const std::function<void()>&) { return ns; };
+    }
+    double ns;
+  };
+  const kernels::ScratchFolder folder;
+  std::vector<std::function<std::unique_ptr<Executor>()>> all = {
+      [&] { return std::make_unique<Vanishing>(folder / "gone"); }};
+  for (const double ns : {0.0, -1.0, std::nan(""), static_cast<double>(INFINITY)})
+    all.push_back([ns] { return std::make_unique<Clock>(ns); });
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    Trial run;
+    run.settings.measure.open = all[i];
+    const std::string path = folder / std::to_string(i);
+    EXPECT_THROW(run(path), kernels::EnvironmentError) << i;
+    const Database database = load_database(path);
+    EXPECT_TRUE(database.warnings.empty()) << i << ": " << database.warnings.front();
+    for (const Record& record : database.records) EXPECT_EQ(record.is_default, true) << i << record.variant;
+  }
 }
 
 TEST(Search, GoesOnWhereAnEarlierRunStopped) {
