@@ -65,6 +65,7 @@ void print_choice(const DefaultChoice& choice) {
 
 int defaults_command(const Words& words) {
   const DefaultsOptions options = defaults_options(words);
+  if (!options.out.empty()) kernels::require_writable(options.out, options.inputs);
   std::vector<Record> records;
   for (const std::string& path : options.inputs) {
     Database database = load_database(path);

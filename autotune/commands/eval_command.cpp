@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <deque>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -268,11 +269,14 @@ void eval_header(const EvalOptions& options, bool forward) {
               : eval_header_backward<u16, u8>(options, header, id);
 }
 
-// Two options that name one file would silently lose an array.
+// Two options that name one file, however they spell it, would silently lose an array.
 void require_distinct(const EvalOptions& options, const std::vector<std::string>& names) {
+  const auto file = [&](const std::string& name) {
+    return std::filesystem::weakly_canonical(options.file(name));
+  };
   for (std::size_t i = 0; i < names.size(); ++i)
     for (std::size_t j = 0; j < i; ++j)
-      if (options.has(names[i]) && options.has(names[j]) && options.file(names[i]) == options.file(names[j]))
+      if (options.has(names[i]) && options.has(names[j]) && file(names[i]) == file(names[j]))
         throw bad(names[i], "is the same file as --" + names[j]);
 }
 

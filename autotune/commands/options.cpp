@@ -141,7 +141,12 @@ CLI::Option* add_seed(CLI::App& app, std::uint64_t& seed) {
 
 CLI::Option* add_shapes(CLI::App& app, std::vector<Shape>& shapes) {
   return add_value(app, "--shape", [&shapes](const std::string& text) {
-    for (const std::string& word : parts_of(text)) shapes.push_back(shape_in(word));
+    for (const std::string& word : parts_of(text)) {
+      const Shape shape = shape_in(word);
+      if (std::ranges::find(shapes, shape) != shapes.end())
+        throw CLI::ValidationError("--shape", "'" + word + "' occurs twice");
+      shapes.push_back(shape);
+    }
   });
 }
 

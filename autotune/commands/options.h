@@ -64,6 +64,7 @@ CLI::Option* add_seed(CLI::App& app, std::uint64_t& seed);
 // A matrix's, both at least 1.
 struct Shape {
   std::int64_t rows, cols;
+  bool operator==(const Shape&) const = default;
 };
 CLI::Option* add_shapes(CLI::App& app, std::vector<Shape>& shapes);  // --shape 4096x1024,7x3
 

@@ -120,6 +120,9 @@ Recording recording_of(const std::string& device, const std::string& kernel, con
 int replay_command(const Words& words) {
   const ReplayOptions options = replay_options(words);
   const std::string path = recorded_path(options.device);
+  for (const std::string* const out : {&options.kernel_tuner, &options.t4})
+    if (!out->empty())
+      kernels::require_writable(*out, {path, out == &options.t4 ? options.kernel_tuner : std::string()});
   Recording recording = recording_of(options.device, options.kernel, options.format);
   if (!options.kernel_tuner.empty())
     export_to(options.kernel_tuner, kernel_tuner_cache(recording), recording, path);

@@ -97,6 +97,7 @@ class SearchRun {
     settings_.measure = device.measure();
     settings_.measure.seed = options.seed;
     kernels::create_folder(options.out);
+    kernels::require_writable(tuned_path_);
     settings_.measure.log_path = options.out + "/tune_" + device.slug() + ".log";
     settings_.progress = [this](const std::string& text) { line_.draw(text); };
   }

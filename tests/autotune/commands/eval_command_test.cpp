@@ -679,6 +679,7 @@ TEST_F(Eval, BadInputIsOneLineStatusTwoAndNoOutput) {
       gelu + "forward" + as("x", "absent") + as("y", "out") + as("mask", "m"),
       gelu + "forward" + as("x", "odd") + as("y", "out") + as("mask", "m"),
       gelu + "forward" + option("x") + as("y", "out") + as("mask", "out"),
+      gelu + "forward" + option("x") + as("y", "out") + as("mask", "./out"),
       gelu + "forward" + option("x") + as("y", "short/out") + as("mask", "m"),
       gelu + "forward" + option("x") + as("y", "out") + as("mask", "short/m"),
       gelu + "forward" + option("x") + as("y", "out"),
@@ -705,7 +706,8 @@ TEST_F(Eval, BadInputIsOneLineStatusTwoAndNoOutput) {
       "tune --device cuda:0 --headers x",
       "eval --op forward --device sm_90",
       "tune --device replay:x",
-      "tune --budget 0"};
+      "tune --budget 0",
+      "tune --kernel layernorm_backward --shape 4x64,8x64,4x64"};
   for (const std::string& command : commands) {
     const CommandResult outcome = tune(command);
     EXPECT_EQ(outcome.status, 2) << command << "\n" << outcome.output;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "autotune/commands/search_command.h"
+#include "autotune/evidence/merge.h"
 #include "autotune/records/database.h"
 #include "kernels/support/files.h"
 #include "tests/autotune/captured.h"
@@ -35,6 +36,34 @@ TEST(TuneCommand, RefusesAnOutputFolderItCannotMake) {
 }
 
 // The space for GPUs has no kernels of codes.
+TEST(TuneCommand, NoOutputReplacesWhatItIsMadeOf) {
+  const kernels::ScratchFolder folder;
+  const std::string records = folder / "records.jsonl", other = folder / "other";
+  const std::string text = kernels::read_file(published_folder() + "/cuda_nvidia_h200_7e14bd12.jsonl");
+  kernels::write_file(records, text);
+  const auto refuses = [](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    try {
+      tune_command(words);
+      ADD_FAILURE() << words.back() << " is written over";
+    } catch (const kernels::SpecError& error) {
+      EXPECT_NE(std::string(error.what()).find("give another"), std::string::npos) << error.what();
+    }
+  };
+  const std::vector<std::string> replay = {"--device",      "replay:" + records, "--kernel",
+                                           "gelu_backward", "--format",          "bf16"};
+  refuses({"--defaults", records}, {"--out", folder / "./records.jsonl"});
+  refuses(replay, {"--export-t4", records});
+  refuses(replay, {"--export-kernel-tuner", other, "--export-t4", other});
+  EXPECT_EQ(kernels::read_file(records), text);
+  EXPECT_FALSE(std::filesystem::exists(other));
+  // That the header cannot be written is told before the search, not after it.
+  std::filesystem::create_directories(folder / "tuned_cpu.h");
+  EXPECT_THROW(tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "bf16"}),
+               kernels::IoError);
+  EXPECT_FALSE(std::filesystem::exists(folder / "tune_cpu.jsonl"));
+}
+
 TEST(TuneCommand, KernelsOfCodesAreTunedOnCpusAlone) {
   for (const char* device : {"sm_90", "cuda:0"}) {
     try {
