@@ -35,7 +35,13 @@ std::string source_of(const std::string& header, const std::string& root, Format
                       const std::vector<Problem>& problems) {
   std::vector<std::string> included = {root + "/autotune/bench/entry_points.h",
                                        root + "/kernels/generated/tuned_default.h"};
-  if (!header.empty()) included.push_back(header);
+  if (!header.empty()) {
+    included.push_back(header);
+    const std::string tables = kernels::read_file(header), fit = "\"fits/";  // of tune --headers
+    for (std::size_t at = tables.find(fit); at != tables.npos; at = tables.find(fit, at + 1))
+      included.push_back(std::filesystem::path(header).replace_filename(
+          tables.substr(at + 1, tables.find('"', at + 1) - at - 1)));
+  }
   std::string text;
   for (const std::string& path : included) text += "// " + kernels::sha256(kernels::read_file(path)) + "\n";
   if (!header.empty()) text += "#define OUTGRAD_TUNED_HEADER \"" + header + "\"\n";

@@ -147,6 +147,13 @@ TEST_F(Compare, NightlyBothBuildsGiveTheSameBitsAndAnotherHeaderIsCompiledAnew) 
         [&](const nlohmann::json& report) { differences = report.get<bool>(); });
     EXPECT_EQ(differences, 0);
   }
+  // So is one whose text is the same, but not that of a fit that it includes.
+  const std::string fit = folder_ / "fits/own.h", with_fit = folder_ / "with_fit.h";
+  kernels::write_file(fit, "");
+  kernels::write_file(with_fit, kernels::read_file(folder_ / "tuned.h") + "#include \"fits/own.h\"\n");
+  entries(with_fit);
+  kernels::write_file(fit, "#error another\n");
+  EXPECT_THROW(entries(with_fit), kernels::SpecError);
 }
 
 TEST_F(Compare, ProblemsAreThoseOfTheTables) {
