@@ -198,6 +198,24 @@ struct Avx2 {
     store_half<kStreaming>(
         to, _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1)));
   }
+  // The first `bytes` of a vector, not all 64, and zeros behind them; and back.
+  static OUTGRAD_HD void load_part(u8 (&part)[64], const void* from, int bytes) {
+    Int words = _mm256_setzero_si256();
+    if (bytes % 4 == 0) {
+      words = _mm256_maskload_epi32(static_cast<const int*>(from), first_words(bytes / 4));
+    } else {
+      __builtin_memcpy(&words, from, static_cast<unsigned>(bytes));
+    }
+    _mm256_storeu_si256(reinterpret_cast<Int*>(part), words);
+  }
+  static OUTGRAD_HD void store_part(void* to, const u8 (&part)[64], int bytes) {
+    if (bytes % 4 == 0) {
+      _mm256_maskstore_epi32(static_cast<int*>(to), first_words(bytes / 4),
+                             _mm256_loadu_si256(reinterpret_cast<const Int*>(part)));
+    } else {
+      __builtin_memcpy(to, part, static_cast<unsigned>(bytes));
+    }
+  }
   // Two vectors of 16-bit elements, a first. kOrdinary: none is a NaN.
   template <bool kStreaming, bool kOrdinary = false, class T>
   static OUTGRAD_HD void store_pair(T* to, Float a, Float b) {
@@ -222,6 +240,9 @@ struct Avx2 {
   }
 
  private:
+  static OUTGRAD_HD Int first_words(int count) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  }
   // The 16 bits of each that is no NaN, in 32.
   static OUTGRAD_HD Int rounded_to_bf16(Float value) {
     const Int odd = _mm256_and_si256(_mm256_srli_epi32(bits(value), 16), _mm256_set1_epi32(1));
@@ -460,6 +481,12 @@ struct Avx512 {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), narrowed(to, value));
     }
   }
+  static OUTGRAD_HD void load_part(u8 (&part)[64], const void* from, int bytes) {
+    _mm512_storeu_si512(part, _mm512_maskz_loadu_epi8(first_bits(bytes), from));
+  }
+  static OUTGRAD_HD void store_part(void* to, const u8 (&part)[64], int bytes) {
+    _mm512_mask_storeu_epi8(to, first_bits(bytes), _mm512_loadu_si512(part));
+  }
   // Two vectors of 16-bit elements, a first: one whole cache line to stream. kOrdinary: none is a NaN or
   // subnormal in fp32.
   template <bool kStreaming, bool kOrdinary = false, class T>
@@ -474,6 +501,7 @@ struct Avx512 {
   }
 
  private:
+  static OUTGRAD_HD u64 first_bits(int count) { return (u64{1} << count) - 1; }
   template <bool kStreaming>
   static OUTGRAD_HD void store_line(void* to, Int line) {
     if constexpr (kStreaming) {
@@ -621,6 +649,7 @@ inline constexpr OctaveRows<Fit, kEntries> kOctaveRows{};
 // then be one of its own.
 template <class Isa, int kCount, TablePlacement kPlacement, class Stored = void>
 struct LaneOps {
+  using Whole = LaneOps;  // of a part, see PartOps
   using Value = FloatPack<Isa, kCount>;
   using Mask = MaskPack<Isa, kCount>;
   using Row = IntPack<Isa, kCount>;
@@ -919,6 +948,39 @@ struct LaneOps {
     return Isa::add(Isa::bits(a), Isa::splat(static_cast<int>(kRootHalfToOne)));
   }
 };
+
+// One vector of which the first `count` lanes are elements, the last of an array: no others are read or
+// written. In the lanes behind them +0 is loaded.
+template <class Isa, TablePlacement kPlacement>
+struct PartOps : LaneOps<Isa, 1, kPlacement> {
+  using Whole = LaneOps<Isa, 1, kPlacement>;
+  int count;
+
+  OUTGRAD_HD explicit PartOps(i64 elements) : count(static_cast<int>(elements)) {}
+
+  template <class T>
+  OUTGRAD_HD typename Whole::Value load(const T* from) const {
+    alignas(64) u8 part[64];
+    Isa::load_part(part, from, count * static_cast<int>(sizeof(T)));
+    return Whole::load(reinterpret_cast<const T*>(part));
+  }
+  template <class T>
+  OUTGRAD_HD typename Whole::Row load_codes(const T* from) const {
+    alignas(64) u8 part[64];
+    Isa::load_part(part, from, count * static_cast<int>(sizeof(T)));
+    return Whole::load_codes(reinterpret_cast<const T*>(part));
+  }
+  template <bool kStreaming, bool kOrdinary = false, class T>
+  OUTGRAD_HD void store(T* to, const typename Whole::Value& value) const {
+    alignas(64) u8 part[64];
+    Whole::template store<false, kOrdinary>(reinterpret_cast<T*>(part), value);
+    Isa::store_part(to, part, count * static_cast<int>(sizeof(T)));
+  }
+};
+template <class Isa, TablePlacement kPlacement>
+PartOps<Isa, kPlacement> part_of(const LaneOps<Isa, 1, kPlacement>&, i64 elements) {
+  return PartOps<Isa, kPlacement>(elements);
+}
 #endif
 
 // What was streamed before is visible to other threads after this.

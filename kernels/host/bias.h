@@ -82,47 +82,51 @@ template <CpuSchedule S>
 struct ColumnIo<S> : IsaColumnIo<Avx512> {};
 #endif
 
-// The elements from i on, in column j, where i begins a byte of the mask. Processes whole packs of kCount
-// vectors and returns where it stopped.
+// The elements from i on, which begins a byte of the mask; j is its column, of n, that are no fewer than a
+// pack has elements. Processes whole packs of kCount vectors and returns where it stopped. A pack may end in
+// the next row.
 template <class Forward, class T, CpuSchedule S, int kCount, bool kStreaming, class B>
-OUTGRAD_HD i64 bias_forward_packs(const T* x, const B* bias, i64 i, i64 j, i64 end, T* y, u8* mask) {
+OUTGRAD_HD i64 bias_forward_packs(const T* x, const B* bias, i64 n, i64 i, i64& j, i64 end, T* y, u8* mask) {
   constexpr LanesOf<S, kCount> kOps{};
-  for (; i + kOps.kElements <= end; i += kOps.kElements, j += kOps.kElements) {
-    fetch_ahead<kStreaming>(x + i, kOps.kElements);
-    forward_pack<Forward, T, kStreaming>(kOps, kOps.add(kOps.load(x + i), kOps.load(bias + j)), y + i,
+  constexpr i64 kElements = kOps.kElements;
+  for (; i + kElements <= end; i += kElements) {
+    fetch_ahead<kStreaming>(x + i, kElements);
+    const B* addends = bias + j;
+    B of_two_rows[kElements];
+    j += kElements;
+    if (j >= n) {
+      j -= n;
+      if (j > 0) {
+        std::copy_n(bias, j, std::copy(addends, bias + n, of_two_rows));
+        addends = of_two_rows;
+      }
+    }
+    forward_pack<Forward, T, kStreaming>(kOps, kOps.add(kOps.load(x + i), kOps.load(addends)), y + i,
                                          mask + i / 8);
   }
   return i;
 }
 
-template <class Fit, class T, CpuSchedule S, int kCount, bool kStreaming>
-OUTGRAD_HD i64 bias_backward_packs(const T* dy, const T* y, const u8* mask, i64 i, i64 end, T* dx,
-                                   float*& sums) {
-  constexpr LanesOf<S, kCount> kOps{};
-  for (; i + kOps.kElements <= end; i += kOps.kElements, sums += kOps.kElements) {
-    fetch_ahead<kStreaming>(y + i, kOps.kElements);
-    fetch_ahead<kStreaming>(dy + i, kOps.kElements);
-    const auto product =
-        activation_backward_value<Fit>(kOps, kVectorTable<Fit>, dy + i, y + i, kOps.load_mask(mask + i / 8));
-    kOps.template store<false>(sums, kOps.add(kOps.load(sums), product));
-    kOps.template store<kStreaming>(dx + i, product);
-  }
-  return i;
-}
-
-// Elements [i, end), which all lie in one row, from its column j on.
+// Elements [i, end).
 template <class Forward, class T, CpuSchedule S, bool kStreaming, class B>
-void bias_forward_run(const T* x, const B* bias, i64 i, i64 j, i64 end, T* y, u8* mask) {
+void bias_forward_range(const T* x, const B* bias, i64 n, i64 i, i64 end, T* y, u8* mask) {
+  i64 j = i % n;
+  // Several short rows, as one.
+  constexpr i64 kTogether = 1024;
+  B together[kTogether];
   if constexpr (S.vector_bits > 0) {
-    if (i % 8 == 0) {  // otherwise a byte has bits of two runs
-      const i64 shift = j - i;
-      i = bias_forward_packs<Forward, T, S, S.unroll, kStreaming>(x, bias, i, j, end, y, mask);
-      if constexpr (S.unroll > 1)
-        i = bias_forward_packs<Forward, T, S, 1, kStreaming>(x, bias, i, i + shift, end, y, mask);
-      j = i + shift;
+    constexpr i64 kElements = LanesOf<S, S.unroll>::kElements;
+    if (n % kElements != 0 && 2 * n <= kTogether) {
+      const i64 columns = kTogether / n * n;
+      std::copy_n(bias, n, together);
+      for (i64 k = n; k < columns; ++k) together[k] = together[k - n];
+      bias = together, n = columns;
     }
+    i = bias_forward_packs<Forward, T, S, S.unroll, kStreaming>(x, bias, n, i, j, end, y, mask);
+    if constexpr (S.unroll > 1)
+      i = bias_forward_packs<Forward, T, S, 1, kStreaming>(x, bias, n, i, j, end, y, mask);
   }
-  for (; i < end; ++i, ++j) {
+  for (; i < end; ++i, j = j + 1 < n ? j + 1 : 0) {
     const float z = add_rn(widen(x[i]), widen(bias[j]));
     const u32 earlier = i % 8 == 0 ? 0 : mask[i / 8];
     mask[i / 8] =
@@ -134,11 +138,7 @@ void bias_forward_run(const T* x, const B* bias, i64 i, i64 j, i64 end, T* y, u8
 template <class Forward, class T, CpuSchedule S, bool kStreaming, class B>
 void bias_forward(const T* x, const B* bias, i64 elements, i64 n, T* y, u8* mask) {
   over_blocks<S>(elements, [=](i64 begin, i64 end) {  // blocks are whole words of the mask
-    for (i64 i = begin, stop = 0; i < end; i = stop) {
-      const i64 j = i % n;
-      stop = std::min(end, i - j + n);
-      bias_forward_run<Forward, T, kLoopOf<S>, kStreaming>(x, bias, i, j, stop, y, mask);
-    }
+    bias_forward_range<Forward, T, kLoopOf<S>, kStreaming>(x, bias, n, begin, end, y, mask);
     if (end == elements) {
       for (i64 byte = (end + 7) / 8; byte % 4 != 0; ++byte) mask[byte] = 0;
     }
@@ -152,19 +152,43 @@ bool streams_rows(const T* output, i64 rows, i64 n) {
   return n * static_cast<i64>(sizeof(T)) % 64 == 0 && streams<S>(output, rows * n);
 }
 
+// The mask bits of `count` elements from i on, at most 32, in the low bits.
+inline u32 bits_at(const u32* mask, i64 i, i64 count) {
+  const i64 word = i / 32, first = i % 32;
+  return static_cast<u32>((first + count > 32 ? u64{mask[word + 1]} << 32 | mask[word] : mask[word]) >>
+                          first);
+}
+
+// Elements [i, i + count): dx, and their products onto sums, of which a whole vector may be written.
+template <class Fit, bool kStreaming, class Ops, class T>
+OUTGRAD_HD void bias_backward_pack(const Ops& ops, i64 count, const T* dy, const T* y, const u32* mask, i64 i,
+                                   T* dx, float* sums) {
+  u32 bits[(Ops::kElements + 31) / 32];
+  for (i64 k = 0; k < count; k += 32) bits[k / 32] = bits_at(mask, i + k, std::min<i64>(32, count - k));
+  const auto product = activation_backward_value<Fit>(ops, kVectorTable<Fit>, dy + i, y + i,
+                                                      ops.load_mask(reinterpret_cast<const u8*>(bits)));
+  const typename Ops::Whole whole{};
+  whole.template store<false>(sums, whole.add(whole.load(sums), product));
+  ops.template store<kStreaming>(dx + i, product);
+}
+
 // One row: writes dx and adds its products to sums.
 template <class Fit, class T, CpuSchedule S, bool kStreaming>
-void bias_backward_row(const T* dy, const T* y, const u8* mask, i64 i, i64 end, T* dx, float* sums) {
+void bias_backward_row(const T* dy, const T* y, const u32* mask, i64 i, i64 end, T* dx, float* sums) {
   if constexpr (S.vector_bits > 0) {
-    if (i % 8 == 0) {
-      i = bias_backward_packs<Fit, T, S, S.unroll, kStreaming>(dy, y, mask, i, end, dx, sums);
-      if constexpr (S.unroll > 1)
-        i = bias_backward_packs<Fit, T, S, 1, kStreaming>(dy, y, mask, i, end, dx, sums);
-    }
+    constexpr LanesOf<S, S.unroll> kPack{};
+    constexpr LanesOf<S, 1> kSingle{};
+    for (; end - i >= kPack.kElements; i += kPack.kElements, sums += kPack.kElements)
+      bias_backward_pack<Fit, kStreaming>(kPack, kPack.kElements, dy, y, mask, i, dx, sums);
+    for (; end - i >= kSingle.kElements; i += kSingle.kElements, sums += kSingle.kElements)
+      bias_backward_pack<Fit, kStreaming>(kSingle, kSingle.kElements, dy, y, mask, i, dx, sums);
+    if (i < end)
+      bias_backward_pack<Fit, kStreaming>(part_of(kSingle, end - i), end - i, dy, y, mask, i, dx, sums);
+    return;
   }
   for (; i < end; ++i, ++sums) {
     const float product = activation_backward_value<Fit>(FloatOps{}, kRowTable<Fit>, dy + i, y + i,
-                                                         (mask[i / 8] >> (i % 8) & 1) != 0);
+                                                         bits_at(mask, i, 1) % 2 != 0);
     *sums = add_rn(*sums, product);
     dx[i] = narrow<T>(product);
   }
@@ -194,12 +218,11 @@ void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 
   if (rows == 0) std::fill(dbias, dbias + n, 0.0f);
   if (rows * n == 0) return;
   float* const words = own.words();
-  const u8* const bytes = reinterpret_cast<const u8*>(mask);
   const auto row_of = [=]<bool kStreaming>(std::bool_constant<kStreaming>) {
     detail::column_sums<detail::ColumnIo<S>, kStreaming>(
         rows, n, S.threads, words, dbias, [=](i64 row, float* sums) {
-          detail::bias_backward_row<Fit, T, detail::kLoopOf<S>, kStreaming>(dy, y, bytes, row * n,
-                                                                            row * n + n, dx, sums);
+          detail::bias_backward_row<Fit, T, detail::kLoopOf<S>, kStreaming>(dy, y, mask, row * n, row * n + n,
+                                                                            dx, sums);
         });
   };
   if constexpr (S.streaming_stores && S.vector_bits > 0) {

@@ -68,9 +68,10 @@ class Workspace {
 };
 
 // result[j] = the sum of the terms of column j over all rows, for j in [0, n). add_row(row, sums) adds a
-// row's n terms to sums[0 .. n), which begins on a cache line. It is called once for each row, so it may do
-// more with the row, and may stream some of it (kStreaming). Io says how vectors of columns are read, added
-// and written. The scratch has column_words(rows, n) words, whose content does not matter.
+// row's n terms to sums[0 .. n), which begins on a cache line, and may write the last line's rest. It is
+// called once for each row, so it may do more with the row, and may stream some of it (kStreaming). Io says
+// how vectors of columns are read, added and written. The scratch has column_words(rows, n) words, whose
+// content does not matter.
 template <class Io, bool kStreaming, class AddRow>
 void column_sums(i64 rows, i64 n, int threads, float* words, float* result, const AddRow& add_row) {
   const i64 slots = slot_count(rows, n), tasks = column_tasks(slots), task_slots = slots / tasks,
@@ -86,7 +87,7 @@ void column_sums(i64 rows, i64 n, int threads, float* words, float* result, cons
   parallel_for(tasks, threads, [&](i64 task) {
     float* top = scratch + task * task_words;  // a stack of arrays of `stride` words
     for (i64 k = 0; k < task_slots; ++k) {
-      std::fill(top, top + n, 0.0f);
+      std::fill(top, top + stride, 0.0f);
       const i64 slot = task * task_slots + k;
       for (i64 row = slot_begin(rows, slots, slot); row < slot_begin(rows, slots, slot + 1); ++row)
         add_row(row, top);

@@ -30,8 +30,13 @@ struct Shape {
   i64 rows, n;
 };
 // Rows that are whole vectors, bytes of the mask, neither; one row; one column; more slots than tasks (2^8
-// rows and more).
-constexpr Shape kShapes[] = {{3, 128}, {5, 72}, {7, 13}, {1, 1000}, {1000, 1}, {700, 40}, {2, 2048}};
+// rows and more); rows with an end of every length behind no vector and behind a few.
+const std::vector<Shape> kShapes = [] {
+  std::vector<Shape> shapes = {{3, 128},  {5, 72},   {7, 13},  {1, 1000}, {1000, 1},
+                               {700, 40}, {2, 2048}, {5, 513}, {3, 1031}};
+  for (i64 n = 1; n < 64; ++n) shapes.push_back({37, n + (n % 2 == 0 ? 64 : 0)});
+  return shapes;
+}();
 
 template <class T>
 class Bias : public testing::Test {
