@@ -41,6 +41,24 @@ OUTGRAD_HD constexpr Columns<Words, Rows> columns_of(const Table<Rows, Words>& t
   return columns;
 }
 
+// Rows for vectors that load whole ones, four words at a time; repeated as above.
+template <int Words, int Rows>
+struct alignas(64) AlignedRows {
+  static constexpr int kStored = stored_rows(Rows), kStride = (Words + 3) / 4 * 4;
+  float w[kStored][kStride];
+
+  OUTGRAD_HD constexpr float at(u32 row, int word) const { return w[row][word]; }
+};
+
+template <int Rows, int Words>
+OUTGRAD_HD constexpr AlignedRows<Words, Rows> aligned_rows_of(const Table<Rows, Words>& table) {
+  AlignedRows<Words, Rows> rows{};
+  for (int row = 0; row < AlignedRows<Words, Rows>::kStored; ++row) {
+    for (int word = 0; word < Words; ++word) rows.w[row][word] = table.w[row % Rows][word];
+  }
+  return rows;
+}
+
 // A direct table: 16-bit floats, as the generated headers write them.
 template <int Count>
 struct Entries {

@@ -115,15 +115,16 @@ void bias_forward_range(const T* x, const B* bias, i64 n, i64 i, i64 end, T* y, 
   constexpr i64 kTogether = 1024;
   B together[kTogether];
   if constexpr (S.vector_bits > 0) {
-    constexpr i64 kElements = LanesOf<S, S.unroll>::kElements;
+    constexpr int kUnroll = kUnrollOf<Forward, S>;
+    constexpr i64 kElements = LanesOf<S, kUnroll>::kElements;
     if (n % kElements != 0 && 2 * n <= kTogether) {
       const i64 columns = kTogether / n * n;
       std::copy_n(bias, n, together);
       for (i64 k = n; k < columns; ++k) together[k] = together[k - n];
       bias = together, n = columns;
     }
-    i = bias_forward_packs<Forward, T, S, S.unroll, kStreaming>(x, bias, n, i, j, end, y, mask);
-    if constexpr (S.unroll > 1)
+    i = bias_forward_packs<Forward, T, S, kUnroll, kStreaming>(x, bias, n, i, j, end, y, mask);
+    if constexpr (kUnroll > 1)
       i = bias_forward_packs<Forward, T, S, 1, kStreaming>(x, bias, n, i, j, end, y, mask);
   }
   for (; i < end; ++i, j = j + 1 < n ? j + 1 : 0) {
@@ -176,7 +177,7 @@ OUTGRAD_HD void bias_backward_pack(const Ops& ops, i64 count, const T* dy, const
 template <class Fit, class T, CpuSchedule S, bool kStreaming>
 void bias_backward_row(const T* dy, const T* y, const u32* mask, i64 i, i64 end, T* dx, float* sums) {
   if constexpr (S.vector_bits > 0) {
-    constexpr LanesOf<S, S.unroll> kPack{};
+    constexpr LanesOf<S, kUnrollOf<Fit, S>> kPack{};
     constexpr LanesOf<S, 1> kSingle{};
     for (; end - i >= kPack.kElements; i += kPack.kElements, sums += kPack.kElements)
       bias_backward_pack<Fit, kStreaming>(kPack, kPack.kElements, dy, y, mask, i, dx, sums);

@@ -55,12 +55,33 @@ static_assert(std::endian::native == std::endian::little, "mask bytes are addres
 template <class Fit>
 inline constexpr auto kRowTable = table_of<Fit>();
 
+// Whether AVX2 loads the rows of a fit's table, and does not pick words from its columns: from so many rows
+// on that a permute for every 8 of them costs more. One vector at a time, for its words fill the registers.
+template <class Fit>
+constexpr bool by_rows() {
+  if constexpr (kBestVectorBits == 256 && !kIsDirect<Fit> && !kIsRoundedForward<Fit>) {
+    return Fit::kRows > 16;
+  } else {
+    return false;
+  }
+}
+template <class Fit, int Rows, int Words>
+constexpr auto in_vectors(const Table<Rows, Words>& table) {
+  if constexpr (by_rows<Fit>()) {
+    return aligned_rows_of(table);
+  } else {
+    return columns_of(table);
+  }
+}
+template <class Fit, CpuSchedule S>
+inline constexpr int kUnrollOf = by_rows<Fit>() ? 1 : S.unroll;
+
 template <class Fit>
 constexpr auto vector_table_of() {
   if constexpr (kIsDirect<Fit>) {
     return padded(Fit::entries());
   } else {
-    return columns_of(Fit::table());
+    return in_vectors<Fit>(Fit::table());
   }
 }
 template <class Fit>
@@ -86,12 +107,13 @@ constexpr auto forward_columns() {
     return SplitRows<decltype(columns_of(core)), decltype(columns_of(kAll)), decltype(columns_of(near))>{
         columns_of(core), columns_of(kAll), columns_of(near)};
   } else {
-    constexpr auto kCore = columns_of(Forward::table());
+    constexpr auto kCore = in_vectors<Forward>(Forward::table());
     if constexpr (requires { Forward::tail(); }) {
-      return ForwardTables<decltype(columns_of(Forward::table())), decltype(columns_of(Forward::tail()))>{
-          kCore, columns_of(Forward::tail())};
+      constexpr auto kTail = columns_of(Forward::tail());
+      return ForwardTables<std::remove_const_t<decltype(kCore)>, std::remove_const_t<decltype(kTail)>>{kCore,
+                                                                                                       kTail};
     } else {
-      return ForwardTables<decltype(columns_of(Forward::table())), NoTail>{kCore, {}};
+      return ForwardTables<std::remove_const_t<decltype(kCore)>, NoTail>{kCore, {}};
     }
   }
 }
@@ -181,7 +203,7 @@ void backward_range(const T* dy, Stored<Y> y, const u8* mask, T* dx, i64 begin, 
     if constexpr (kIsDirect<Fit>) {
       i = backward_packs<Fit, T, Y, S, S.unroll, kStreaming>(dy, y, mask, dx, i, end);
     } else if constexpr (S.unroll > 1) {
-      constexpr int kCount = 2;  // of 16-bit elements the line that AVX-512 stores
+      constexpr int kCount = by_rows<Fit>() ? 1 : 2;  // 2: of 16-bit elements the line that AVX-512 stores
       i = backward_runs<Fit, T, Y, S, kCount, S.unroll / kCount, kStreaming>(dy, y, mask, dx, i, end);
     }
     i = backward_packs<Fit, T, Y, S, 1, kStreaming>(dy, y, mask, dx, i, end);
@@ -245,8 +267,9 @@ template <class Forward, class T, CpuSchedule S, bool kStreaming>
 void forward_range(const T* x, T* y, u8* mask, i64 begin, i64 end) {
   i64 i = begin;
   if constexpr (S.vector_bits > 0) {
-    i = forward_packs<Forward, T, S, S.unroll, kStreaming>(x, y, mask, i, end);
-    if constexpr (S.unroll > 1) i = forward_packs<Forward, T, S, 1, kStreaming>(x, y, mask, i, end);
+    constexpr int kUnroll = kUnrollOf<Forward, S>;
+    i = forward_packs<Forward, T, S, kUnroll, kStreaming>(x, y, mask, i, end);
+    if constexpr (kUnroll > 1) i = forward_packs<Forward, T, S, 1, kStreaming>(x, y, mask, i, end);
   }
   // What is left starts on a byte of the mask and ends the last word, whose unused bits are 0.
   const i64 last = kHasMask<Forward> ? (end + 31) / 32 * 32 : end;

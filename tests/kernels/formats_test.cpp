@@ -4,10 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <vector>
 
 #include "kernels/simd.h"
+#include "tests/kernels/page_end.h"
 #include "tests/kernels/patterns.h"
 
 namespace outgrad::kernels {
@@ -259,6 +263,69 @@ TYPED_TEST(Formats16, VectorConversionsEqualScalarOnes) {
 #ifdef OUTGRAD_AVX512
   expect_vector_conversions<Avx512, TypeParam>();
 #endif
+}
+
+// A part of a vector reads no byte behind its elements, which an unmapped page follows, and writes none.
+template <class Isa, class T>
+void expect_parts() {
+  const LaneOps<Isa, 1, TablePlacement::permute> whole;
+  for (int count = 1; count < Isa::kLanes; ++count) {
+    std::vector<u8> bytes(static_cast<size_t>(count) * sizeof(T));
+    for (size_t k = 0; k < bytes.size(); ++k) bytes[k] = static_cast<u8>(k % sizeof(T) == 0 ? k + 1 : 0x40);
+    const PageEnd end(bytes);
+    const auto* const from = reinterpret_cast<const T*>(end.data());
+    const auto part = part_of(whole, count);
+    float wide[Isa::kLanes];
+    whole.template store<false>(wide, part.load(from));
+    for (int k = 0; k < Isa::kLanes; ++k) ASSERT_EQ(wide[k], k < count ? widen(from[k]) : 0.0f) << count;
+    if constexpr (sizeof(T) > 1) {
+      T to[Isa::kLanes];
+      std::memset(static_cast<void*>(to), 0x11, sizeof to);
+      part.template store<false>(to, part.load(from));
+      EXPECT_EQ(std::memcmp(to, from, bytes.size()), 0) << count;
+      const u8* const behind = reinterpret_cast<const u8*>(to + count);
+      EXPECT_EQ(std::count(behind, reinterpret_cast<const u8*>(to + Isa::kLanes), 0x11),
+                (Isa::kLanes - count) * static_cast<int>(sizeof(T)))
+          << count;
+    }
+  }
+}
+
+template <class Isa>
+void expect_parts_of_every_format() {
+  expect_parts<Isa, float>();
+  expect_parts<Isa, F16>();
+  expect_parts<Isa, BF16>();
+  expect_parts<Isa, F8E4M3>();
+}
+
+TEST(Vectors, PartsTouchTheirElementsAlone) {
+  expect_parts_of_every_format<Avx2>();
+#ifdef OUTGRAD_AVX512
+  expect_parts_of_every_format<Avx512>();
+#endif
+}
+
+TEST(Vectors, WordsOfRowsAreTheTable) {
+  constexpr int kRows = 48, kWords = 10, kStored = stored_rows(kRows);
+  Table<kRows, kWords> table{};
+  for (int row = 0; row < kRows; ++row) {
+    for (int word = 0; word < kWords; ++word) table.w[row][word] = static_cast<float>(100 * row + word);
+  }
+  const auto rows = aligned_rows_of(table);
+  const LaneOps<Avx2, 1, TablePlacement::permute> ops;
+  for (int first = 0; first < kStored; ++first) {
+    i32 index[Avx2::kLanes];
+    float found[Avx2::kLanes];
+    // with bits above the row's
+    for (int lane = 0; lane < Avx2::kLanes; ++lane) index[lane] = first * (lane + 1) + (lane << 20);
+    const IntPack<Avx2, 1> row{{_mm256_loadu_si256(reinterpret_cast<const __m256i*>(index))}};
+    for (int word = 0; word < kWords; ++word) {
+      ops.store<false>(found, ops.lookup(rows, row, word));
+      for (int lane = 0; lane < Avx2::kLanes; ++lane)
+        ASSERT_EQ(found[lane], table.w[index[lane] % kStored % kRows][word]) << first;
+    }
+  }
 }
 #endif
 
