@@ -309,6 +309,11 @@ struct Avx2Doubles {
                                                 _mm256_castpd_si256(_mm256_set1_pd(1))));
   }
 
+  static OUTGRAD_HD Value first(__m256 floats) { return _mm256_cvtps_pd(_mm256_castps256_ps128(floats)); }
+  static OUTGRAD_HD Value second(__m256 floats) { return _mm256_cvtps_pd(_mm256_extractf128_ps(floats, 1)); }
+  static OUTGRAD_HD __m256 joined(Value first, Value second) {
+    return _mm256_set_m128(_mm256_cvtpd_ps(second), _mm256_cvtpd_ps(first));
+  }
   static OUTGRAD_HD Value load(const float* from) { return _mm256_cvtps_pd(_mm_loadu_ps(from)); }
   static OUTGRAD_HD void store(float* to, Value value) { _mm_storeu_ps(to, _mm256_cvtpd_ps(value)); }
 };
@@ -601,6 +606,16 @@ struct Avx512Doubles {
                                                 _mm512_castpd_si512(_mm512_set1_pd(1))));
   }
 
+  static OUTGRAD_HD Value first(__m512 floats) {
+    return _mm512_maskz_cvtps_pd(kAll, _mm512_castps512_ps256(floats));
+  }
+  static OUTGRAD_HD Value second(__m512 floats) {
+    return _mm512_maskz_cvtps_pd(kAll, _mm512_maskz_extractf32x8_ps(kAll, floats, 1));
+  }
+  static OUTGRAD_HD __m512 joined(Value first, Value second) {
+    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm512_maskz_cvtpd_ps(kAll, first)),
+                              _mm512_maskz_cvtpd_ps(kAll, second), 1);
+  }
   static OUTGRAD_HD Value load(const float* from) {
     return _mm512_maskz_cvtps_pd(kAll, _mm256_loadu_ps(from));
   }

@@ -2,7 +2,8 @@
 // (kernels/softmax.h). Every schedule gives the same bits.
 //
 // Arrays are [rows, n], row-major, with 1 <= n <= kMostSoftmax; rows may be 0. Pointers need only be aligned
-// to their element. Nothing is allocated: exp is evaluated once for the sum and once more for p.
+// to their element. Nothing is allocated. Rows of up to kKeptExponentials keep their exp between the sum and
+// p; in longer rows it is evaluated for both.
 #pragma once
 
 #include <algorithm>
@@ -34,17 +35,21 @@ void softmax_backward_code(const T* dy, const u8* codes, T* dx, i64 rows, i64 n)
 
 namespace detail {
 
-// What a vector's worth of elements is, from its first element on: the elements of an array in fp32, p' of
-// codes, or exp(x - greatest).
+// What an element, or those of a vector, become after they are loaded: themselves in fp32, p' of codes, or
+// exp(x - greatest).
 template <class T>
 struct WidenedElements {
   const T* from;
 
   OUTGRAD_HD float one(i64 j) const { return widen(from[j]); }
 #ifdef OUTGRAD_AVX2
+  template <class Ops>
+  OUTGRAD_HD auto load(const Ops& ops, i64 j) const {
+    return ops.load(from + j);
+  }
   template <class Isa>
-  OUTGRAD_HD typename Isa::Float vector(i64 j) const {
-    return Isa::load(from + j);
+  OUTGRAD_HD typename Isa::Float vector(typename Isa::Float value) const {
+    return value;
   }
 #endif
 };
@@ -54,10 +59,13 @@ struct DecodedElements {
 
   OUTGRAD_HD float one(i64 j) const { return softmax_of_code(codes[j]); }
 #ifdef OUTGRAD_AVX2
+  template <class Ops>
+  OUTGRAD_HD auto load(const Ops& ops, i64 j) const {
+    return ops.load_codes(codes + j);
+  }
   template <class Isa>
-  OUTGRAD_HD typename Isa::Float vector(i64 j) const {
+  OUTGRAD_HD typename Isa::Float vector(typename Isa::Int code) const {
     static constexpr SoftmaxTable kTable{};
-    const auto code = Isa::load_codes(codes + j);
     const auto triples = Isa::shift_right(code, std::countr_zero(static_cast<unsigned>(kSoftmaxRows)));
     const auto octaves = Isa::add(Isa::add(triples, triples), triples);
     static_assert(kSoftmaxOctaves == 3);
@@ -81,22 +89,37 @@ struct ExponentialElements {
 
   OUTGRAD_HD float one(i64 j) const { return softmax_exp(widen(x[j]), greatest); }
 #ifdef OUTGRAD_AVX2
+  template <class Ops>
+  OUTGRAD_HD auto load(const Ops& ops, i64 j) const {
+    return ops.load(x + j);
+  }
   template <class Isa>
-  OUTGRAD_HD typename Isa::Float vector(i64 j) const {
+  OUTGRAD_HD typename Isa::Float vector(typename Isa::Float value) const {
     using Doubles = DoublesOf<Isa::kLanes * 32>;
-    alignas(64) float wide[Isa::kLanes];
-    Isa::template store<false>(wide, Isa::load(x + j));
-    OUTGRAD_UNROLL
-    for (int k = 0; k < Isa::kLanes; k += Doubles::kLanes) {
-      Doubles::store(
-          wide + k,
-          forwards::exp_of(Doubles{}, Doubles::sub(Doubles::load(wide + k),
-                                                   Doubles::constant(static_cast<double>(greatest)))));
-    }
-    return Isa::load(wide);
+    const auto exponential = [&](typename Doubles::Value wide) __attribute__((always_inline)) {
+      const auto most = Doubles::constant(static_cast<double>(greatest));
+      return forwards::exp_of(Doubles{}, Doubles::sub(wide, most));
+    };
+    return Doubles::joined(exponential(Doubles::first(value)), exponential(Doubles::second(value)));
   }
 #endif
 };
+
+// What ops handles at once, from element j on.
+template <class Elements>
+OUTGRAD_HD float elements_at(const FloatOps&, const Elements& elements, i64 j) {
+  return elements.one(j);
+}
+#ifdef OUTGRAD_AVX2
+template <class Isa, int kCount, TablePlacement kPlacement, class Stored>
+OUTGRAD_HD auto made_of(const LaneOps<Isa, kCount, kPlacement>&, const auto& elements, const Stored& stored) {
+  return each_vector<Isa, kCount>([&](int i) { return elements.template vector<Isa>(stored.v[i]); });
+}
+template <class Ops, class Elements>
+OUTGRAD_HD auto elements_at(const Ops& ops, const Elements& elements, i64 j) {
+  return made_of(ops, elements, elements.load(ops, j));
+}
+#endif
 
 // Elements in the places where row_sums<Lane, float> wants them.
 template <class Lane>
@@ -111,26 +134,27 @@ template <class Isa>
 struct InTreeOrder<Vector<Isa>> {
   template <class Elements>
   static OUTGRAD_HD Vector<Isa> read(const Elements& elements, i64 j) {
-    return {{elements.template vector<Isa>(j)}};
+    return elements_at(LaneOps<Isa, 1, TablePlacement::permute>{}, elements, j);
   }
 };
 template <class Isa, int kPart>
 struct InTreeOrder<FloatPack<Isa, 2, ChunkPart<float, kPart>>> {
   template <class Elements>
   static OUTGRAD_HD FloatPack<Isa, 2, ChunkPart<float, kPart>> read(const Elements& elements, i64 j) {
-    const Vector<Isa> a{{elements.template vector<Isa>(j + 2 * kPart * Isa::kLanes)}};
-    const Vector<Isa> b{{elements.template vector<Isa>(j + (2 * kPart + 1) * Isa::kLanes)}};
-    return {{shuffled<HalfChunks<Isa::kLanes, false>>(a, b).v[0],
-             shuffled<HalfChunks<Isa::kLanes, true>>(a, b).v[0]}};
+    const auto [a, b] =
+        elements_at(LaneOps<Isa, 2, TablePlacement::permute>{}, elements, j + 2 * kPart * Isa::kLanes).v;
+    const Vector<Isa> first{{a}}, second{{b}};
+    return {{shuffled<HalfChunks<Isa::kLanes, false>>(first, second).v[0],
+             shuffled<HalfChunks<Isa::kLanes, true>>(first, second).v[0]}};
   }
 };
 #endif
 
 // sum(exp(x - greatest)).
-template <class T>
+template <class Elements>
 struct ExponentialTerms {
   static constexpr int kOperands = 1, kSums = 1;
-  ExponentialElements<T> e;
+  Elements e;
 
   template <class Lane>
   OUTGRAD_HD Tuple<Lane, 1> operands(i64 j) const {
@@ -162,19 +186,6 @@ struct GradientTerms {
   }
 };
 
-// What ops handles at once, from element j on.
-template <class Elements>
-OUTGRAD_HD float elements_at(const FloatOps&, const Elements& elements, i64 j) {
-  return elements.one(j);
-}
-#ifdef OUTGRAD_AVX2
-template <class Isa, int kCount, TablePlacement kPlacement, class Elements>
-OUTGRAD_HD FloatPack<Isa, kCount> elements_at(const LaneOps<Isa, kCount, kPlacement>&,
-                                              const Elements& elements, i64 j) {
-  return each_vector<Isa, kCount>([&](int i) { return elements.template vector<Isa>(j + i * Isa::kLanes); });
-}
-#endif
-
 // body(ops, j) for the elements of a row in order, as many at once as ops handles.
 template <CpuSchedule S, class Body>
 OUTGRAD_HD void over_row(i64 n, const Body& body) {
@@ -184,6 +195,8 @@ OUTGRAD_HD void over_row(i64 n, const Body& body) {
     constexpr LanesOf<S, 1> kSingle{};
     for (; j + kPair.kElements <= n; j += kPair.kElements) body(kPair, j);
     if (j + kSingle.kElements <= n) body(kSingle, j), j += kSingle.kElements;
+    if (j < n) body(part_of(kSingle, n - j), j);
+    return;
   }
   for (; j < n; ++j) body(FloatOps{}, j);
 }
@@ -199,7 +212,10 @@ float greatest_of(const T* x, i64 n) {
     const auto value = elements_at(ops, elements, j), so_far = ops.load(static_cast<const float*>(most));
     store_value<false>(ops, most, ops.select(ops.less(so_far, value), value, so_far));
   });
-  return *std::max_element(most, most + kMost);
+  for (int half = kMost / 2; half > 0; half /= 2) {
+    for (int k = 0; k < half; ++k) most[k] = std::max(most[k], most[k + half]);
+  }
+  return most[0];
 }
 
 // The codes of the p that ops handles at once.
@@ -207,35 +223,88 @@ template <class Ops>
 OUTGRAD_HD void store_codes(const Ops& ops, u8* codes, const typename Ops::Value& p) {
   constexpr int kCount = sizeof(typename Ops::Value) / sizeof(float);
   alignas(64) float q[kCount];
+  alignas(64) u8 bytes[kCount];
   store_value<false>(ops, q, softmax_coded(ops, p));
-  for (int k = 0; k < kCount; ++k) codes[k] = static_cast<u8>(bits_of(q[k]));
+  for (int k = 0; k < kCount; ++k) bytes[k] = static_cast<u8>(bits_of(q[k]));
+  int count = kCount;
+  if constexpr (requires { ops.count; }) count = ops.count;
+  std::copy_n(bytes, count, codes);
 }
 
 template <CpuSchedule S>
 using SoftmaxLane = typename LaneOfBits<S.vector_bits>::Lane;
 
-template <class T, CpuSchedule S>
-void softmax_forward_row(const T* x, T* y, u8* codes, i64 n) {
-  const ExponentialElements<T> e{x, greatest_of<S>(x, n)};
-  const float sum = row_sums<SoftmaxLane<S>>(ExponentialTerms<T>{e}, n).v[0];
-  over_row<S>(n, [&](const auto& ops, i64 j) __attribute__((always_inline)) {
-    const auto p = ops.div(elements_at(ops, e, j), ops.constant(sum));
-    store_codes(ops, codes + j, p);
-    store_value<false>(ops, y + j, p);
+inline constexpr i64 kKeptExponentials = 8192;
+// Of a row the next step waits for the one before, and short rows are over before a core sees the next one:
+// each step is done for several.
+inline constexpr i64 kSoftmaxRowsTogether = 4;
+
+// The terms of a row's sum with the missing ones that make whole vectors of chunks of them.
+template <CpuSchedule S>
+constexpr i64 softmax_terms(i64 n) {
+  constexpr i64 kWhole = kChunkTerms * LaneIo<SoftmaxLane<S>>::kWidth;
+  return (n + kWhole - 1) / kWhole * kWhole;
+}
+
+// body(row, rows) for groups of rows: as many as have room, but one of those that have none.
+template <CpuSchedule S, class Body>
+void over_softmax_rows(i64 rows, i64 n, const Body& body) {
+  const i64 together = std::clamp<i64>(kKeptExponentials / softmax_terms<S>(n), 1, kSoftmaxRowsTogether);
+  parallel_for((rows + together - 1) / together, S.threads, [=](i64 group) {
+    const i64 row = group * together;
+    body(row, std::min(together, rows - row));
   });
 }
 
 template <class T, CpuSchedule S>
-void softmax_backward_row(const T* dy, const u8* codes, T* dx, i64 n) {
-  const DecodedElements p{codes};
-  const WidenedElements<T> gradient{dy};
-  const auto sums = row_sums<SoftmaxLane<S>>(GradientTerms<T>{p, gradient}, n);
-  const float mean = div_rn(sums.v[1], sums.v[0]);
-  over_row<S>(n, [&](const auto& ops, i64 j) __attribute__((always_inline)) {
-    store_value<false>(
-        ops, dx + j,
-        ops.mul(elements_at(ops, p, j), ops.sub(elements_at(ops, gradient, j), ops.constant(mean))));
-  });
+void softmax_forward_rows(const T* x, T* y, u8* codes, i64 rows, i64 n) {
+  float greatest[kSoftmaxRowsTogether], sums[kSoftmaxRowsTogether];
+  for (i64 r = 0; r < rows; ++r) greatest[r] = greatest_of<S>(x + r * n, n);
+  const auto exponentials = [&](i64 r) { return ExponentialElements<T>{x + r * n, greatest[r]}; };
+  const auto finish = [&](const auto& elements_of, i64 terms) __attribute__((always_inline)) {
+    for (i64 r = 0; r < rows; ++r)
+      sums[r] =
+          row_sums<SoftmaxLane<S>>(ExponentialTerms<decltype(elements_of(r))>{elements_of(r)}, terms).v[0];
+    for (i64 r = 0; r < rows; ++r) {
+      over_row<S>(
+          n, [=, e = elements_of(r), sum = sums[r]](const auto& ops, i64 j) __attribute__((always_inline)) {
+            const auto p = ops.div(elements_at(ops, e, j), ops.constant(sum));
+            store_codes(ops, codes + r * n + j, p);
+            store_value<false>(ops, y + r * n + j, p);
+          });
+    }
+  };
+  if (n > kKeptExponentials) return finish(exponentials, n);
+  alignas(64) float kept[kKeptExponentials];
+  const i64 terms = softmax_terms<S>(n);
+  for (i64 r = 0; r < rows; ++r) {
+    float* const e = kept + r * terms;
+    over_row<S>(n, [=, from = exponentials(r)](const auto& ops, i64 j) __attribute__((always_inline)) {
+      store_value<false>(ops, e + j, elements_at(ops, from, j));
+    });
+    std::fill(e + n, e + terms, kMissingTerm);
+  }
+  finish([&](i64 r) { return WidenedElements<float>{kept + r * terms}; }, terms);
+}
+
+template <class T, CpuSchedule S>
+void softmax_backward_rows(const T* dy, const u8* codes, T* dx, i64 rows, i64 n) {
+  float means[kSoftmaxRowsTogether];
+  for (i64 r = 0; r < rows; ++r) {
+    const GradientTerms<T> terms{{codes + r * n}, {dy + r * n}};
+    const auto sums = row_sums<SoftmaxLane<S>>(terms, n);
+    means[r] = div_rn(sums.v[1], sums.v[0]);
+  }
+  for (i64 r = 0; r < rows; ++r) {
+    const DecodedElements p{codes + r * n};
+    const WidenedElements<T> gradient{dy + r * n};
+    over_row<S>(
+        n, [=, mean = means[r], to = dx + r * n](const auto& ops, i64 j) __attribute__((always_inline)) {
+          store_value<false>(
+              ops, to + j,
+              ops.mul(elements_at(ops, p, j), ops.sub(elements_at(ops, gradient, j), ops.constant(mean))));
+        });
+  }
 }
 
 }  // namespace detail
@@ -243,8 +312,8 @@ void softmax_backward_row(const T* dy, const u8* codes, T* dx, i64 n) {
 template <class T, CpuSchedule S>
 void softmax_forward_code(const T* x, T* y, u8* codes, i64 rows, i64 n) {
   static_assert(detail::schedule_holds<S>());
-  parallel_for(rows, S.threads, [=](i64 row) {
-    detail::softmax_forward_row<T, detail::kLoopOf<S>>(x + row * n, y + row * n, codes + row * n, n);
+  detail::over_softmax_rows<S>(rows, n, [=](i64 row, i64 count) {
+    detail::softmax_forward_rows<T, detail::kLoopOf<S>>(x + row * n, y + row * n, codes + row * n, count, n);
   });
 }
 
@@ -263,8 +332,9 @@ void softmax_encode(const T* p, u8* codes, i64 n) {
 template <class T, CpuSchedule S>
 void softmax_backward_code(const T* dy, const u8* codes, T* dx, i64 rows, i64 n) {
   static_assert(detail::schedule_holds<S>());
-  parallel_for(rows, S.threads, [=](i64 row) {
-    detail::softmax_backward_row<T, detail::kLoopOf<S>>(dy + row * n, codes + row * n, dx + row * n, n);
+  detail::over_softmax_rows<S>(rows, n, [=](i64 row, i64 count) {
+    detail::softmax_backward_rows<T, detail::kLoopOf<S>>(dy + row * n, codes + row * n, dx + row * n, count,
+                                                         n);
   });
 }
 

@@ -192,7 +192,9 @@ void expect_rows(const Rows<T>& r, const Result<T>& expected) {
 
 template <class T>
 void expect_rows_everywhere() {
-  for (const i64 n : {1, 2, 5, 8, 31, 33, 64, 100, 255, 256, 257, 777, 4096, 20000}) {
+  std::vector<i64> lengths = {64, 100, 127, 255, 256, 257, 777, 4096, 8191, 8192, 8193, 20000};
+  for (i64 n = 1; n <= 49; ++n) lengths.push_back(n);
+  for (const i64 n : lengths) {
     const Rows<T> r = some_rows<T>(n);
     const Result<T> expected = by_definition(r);
     expect_rows<T, CpuSchedule{}>(r, expected);
