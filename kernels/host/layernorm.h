@@ -433,13 +433,42 @@ struct KeptTerms : Terms {
   }
 };
 
+#ifdef OUTGRAD_AVX512
+// The chunk sums of half a vector, and missing ones for the others.
+template <int... kWords>
+OUTGRAD_HD Vector<Avx512> with_missing(const Vector<Avx2>& half, std::integer_sequence<int, kWords...>) {
+  constexpr int kChunks = Avx2::kLanes;
+  const auto word_of = [](int chunk) { return chunk < kChunks ? ChunkWord<kChunks>{}(chunk) : kChunks; };
+  return {{__builtin_shufflevector(half.v[0], Avx2::splat(kMissingTerm),
+                                   word_of(kWords % 4 * 4 + kWords / 4)...)}};
+}
+#endif
+
 // The same of a row's last elements, which are fewer, from `first` on: missing ones take the others' place.
 template <class Lane, class Terms>
 __attribute__((noinline)) Tuple<Lane, Terms::kSums> last_chunk_sums(const Terms& terms, i64 first, i64 n) {
+#ifdef OUTGRAD_AVX512
+  if constexpr (std::is_same_v<Lane, Vector<Avx512>>) {
+    using Half = Vector<Avx2>;
+    constexpr i64 kHalf = kChunkTerms * Avx2::kLanes;
+    if (n - first <= kHalf) {
+      const auto half = n - first == kHalf ? whole_chunk_sums<Half, float>(terms, first)
+                                           : last_chunk_sums<Half>(terms, first, n);
+      Tuple<Lane, Terms::kSums> sums;
+      for (int s = 0; s < Terms::kSums; ++s)
+        sums.v[s] = with_missing(half.v[s], std::make_integer_sequence<int, Avx512::kLanes>{});
+      return sums;
+    }
+  }
+#endif
   constexpr int kWords = LaneIo<Lane>::kWidth * kChunkTerms;
   alignas(64) float kept[Terms::kOperands * kWords];
   const auto missing = Terms::missing();
-  for (int o = 0; o < Terms::kOperands; ++o) std::fill_n(kept + o * kWords, kWords, missing.v[o]);
+  for (int o = 0; o < Terms::kOperands; ++o) {
+    // g++ makes a slow `rep stos` of std::fill
+    for (int j = 0; j < kWords; j += LaneIo<Lane>::kWidth)
+      LaneIo<Lane>::store(kept + o * kWords + j, LaneIo<Lane>::splat(missing.v[o]));
+  }
   for_columns<Lane, 1>(0, n - first, [&](auto io, i64 j) __attribute__((always_inline)) {
     const auto operands = terms.template operands<typename decltype(io)::Value>(first + j);
     OUTGRAD_UNROLL
@@ -575,9 +604,12 @@ class RowWriter {
   explicit RowWriter(i64 n) : n_(n), next_(n) {}
 
   void begin(const Rows& rows) {
-    rows_ = rows;
-    next_ = 0;
-    if constexpr (!kWritesMeanwhile<kStreaming, kRows>) rest();
+    if constexpr (kWritesMeanwhile<kStreaming, kRows>) {
+      rows_ = rows;
+      next_ = 0;
+    } else {
+      write_all(rows, n_);
+    }
   }
   OUTGRAD_HD void operator()() {
     if constexpr (kWritesMeanwhile<kStreaming, kRows>) {
@@ -593,6 +625,8 @@ class RowWriter {
   }
 
  private:
+  __attribute__((noinline)) static void write_all(const Rows& rows, i64 n) { rows.write(0, n); }
+
   static constexpr i64 kStrip = LaneIo<typename StripOf<Lane, kCount>::Strip>::kWidth;
   static constexpr i64 kPart = (kStepTerms / kRows + kStrip - 1) / kStrip * kStrip;
 

@@ -246,9 +246,10 @@ class NormTest : public ::testing::Test {};
 TYPED_TEST_SUITE_P(NormTest);
 
 // {1100, 9}: 1024 slots, eight to a task of the backward.
-const std::vector<std::tuple<i64, i64>> kShapes = {
-    {1, 1},   {3, 2},   {2, 7},    {5, 8},    {4, 17},   {3, 31},   {7, 100},  {9, 255},  {6, 256},
-    {5, 257}, {4, 384}, {300, 40}, {1100, 9}, {3, 1000}, {2, 4096}, {2, 4099}, {1, 16385}};
+const std::vector<std::tuple<i64, i64>> kShapes = {{4, 64},   {3, 65},   {3, 192},  {1, 1},    {3, 2},
+                                                   {2, 7},    {5, 8},    {4, 17},   {3, 31},   {7, 100},
+                                                   {9, 255},  {6, 256},  {5, 257},  {4, 384},  {300, 40},
+                                                   {1100, 9}, {3, 1000}, {2, 4096}, {2, 4099}, {1, 16385}};
 
 // Absent gamma and beta, and side channels at both ends and inside, by seed.
 template <class T>
