@@ -67,8 +67,13 @@ def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tens
         scores += bias
     if coded:
         probabilities, kept = library.softmax_forward_code(scores, scores.shape[-1])
-    else:
-        kept = probabilities = torch.softmax(scores, -1)
+    else:  # in a type of its own autocast would give float32
+        kept = probabilities = torch.softmax(scores, -1, dtype=scores.dtype)
+    if bias is not None and scores.numel() > 0:
+        lost = scores.amax(-1, keepdim=True) == -math.inf
+        probabilities.masked_fill_(lost, 0)
+        if coded:  # a row of zeros is one of NaN; with a single least p' in it, its ds are 0
+            kept.view(scores.shape)[..., :1].masked_fill_(lost, 1)
     del scores
     dropped = library.dropout(probabilities, seed, p) if p > 0 else probabilities
     return torch.matmul(dropped, v), kept
@@ -139,14 +144,17 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attn_mask: torc
         store: Literal["p", "log2:8"] = "p") -> torch.Tensor:
     """dropout(softmax(q k^T scale + mask)) v.
 
-    attn_mask: boolean (True: takes part) or added to the scores; it gets no gradient. scale: 1 /
-    sqrt(d) by default. form: "sdpa" is PyTorch's scaled_dot_product_attention, "softmax" is the form of this
-    module, and "auto" is "sdpa" where a fused kernel applies. store: what the form "softmax" keeps, the
-    probabilities "p" or their codes "log2:8".
+    attn_mask: boolean (True: takes part) or added to the scores; it gets no gradient, and a row of which
+    nothing takes part is 0. scale: 1 / sqrt(d) by default. form: "sdpa" is PyTorch's
+    scaled_dot_product_attention, "softmax" is the form of this module, and "auto" is "sdpa" where a fused
+    kernel applies. store: what the form "softmax" keeps, the probabilities "p" or their codes "log2:8".
+    Under autocast all is in its type.
 
     Shapes: q [..., m, d]; k [..., n, d]; v [..., n, e]; attn_mask [..., m, n]; the result [..., m, e].
     """
     functional._expect("attention", q=q, k=k, v=v)
+    if functional.is_autocast(q):
+        q, k, v = (one.to(functional.dtype_under_autocast(q)) for one in (q, k, v))
     if form not in ("auto", "sdpa", "softmax"):
         raise ValueError(f"outgrad.attention: form is {form!r}, none of 'auto', 'sdpa', 'softmax'")
     if (why := stores.why_not_other("softmax", store)) is not None:
@@ -162,6 +170,11 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attn_mask: torc
         raise ValueError(
             f"outgrad.attention: q of shape {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do "
             f"not fit together")
+    if attn_mask is not None and not (isinstance(attn_mask, torch.Tensor)
+            and (attn_mask.dtype == torch.bool or attn_mask.is_floating_point())):
+        found = attn_mask.dtype if isinstance(attn_mask, torch.Tensor) else type(attn_mask).__name__
+        raise TypeError(
+            f"outgrad.attention: attn_mask is {found}; a boolean or floating tensor is needed")
     if attn_mask is not None and attn_mask.requires_grad:
         raise ValueError("outgrad.attention: attn_mask requires a gradient, which it does not get; use "
             "scaled_dot_product_attention")
@@ -173,5 +186,5 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attn_mask: torc
         q, k, v = (one.expand(*batch, *one.shape[-2:]) for one in (q, k, v))
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill_(~attn_mask, -math.inf)
-    return _attention(q, k, v, attn_mask, 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale), p,
-        functional.new_seed(q.device), coded)
+    scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else float(scale)
+    return _attention(q, k, v, attn_mask, scale, p, functional.new_seed(q.device), coded)

@@ -1,6 +1,7 @@
 """Attention, softmax and linear layers of the PyTorch package: gradients against float64 with the same
 elements dropped, and the bytes that are kept, eager and compiled."""
 
+import functools
 import math
 
 import pytest
@@ -69,6 +70,49 @@ def test_attention_against_float64(dtype, masked, p):
 
     want = gradients(exact, (q.double(), k.double(), v.double()), dy.double())
     assert_near(got, want, 6 * UNIT_ROUNDOFF[dtype])
+
+
+@pytest.mark.parametrize("store", ["p", "log2:8"])
+def test_a_row_of_which_nothing_takes_part_is_zero(store):
+    """As PyTorch's attention has it; a NaN stays one."""
+    q, k, v, dy = (torch.randn(2, 3, 5, 8) for _ in range(4))
+    mask = torch.rand(5, 5) > 0.3
+    mask[2], mask[:2, 0] = False, True
+    added = torch.zeros(5, 5).masked_fill(~mask, -math.inf)
+
+    def function(*qkv, mask=mask):
+        return outgrad.attention(*qkv, mask, form="softmax", store=store)
+
+    found = [gradients(f, (q, k, v), dy) for f in (function, functools.partial(function, mask=added))]
+    want = gradients(lambda *qkv: F.scaled_dot_product_attention(*qkv, mask), (q, k, v), dy)
+    for one in found:
+        assert torch.equal(one[0][..., 2, :], torch.zeros(2, 3, 8)) and one[1][..., 2, :].abs().max() < 1e-9
+        assert_near(one, want, 1e-5 if store == "p" else 0.05)
+    q[0, 0, 1, 0] = math.nan
+    y, dq, *_ = gradients(function, (q, k, v), dy)
+    assert y[0, 0, 1].isnan().all() and dq[0, 0, 1].isnan().all() and dq[1].isfinite().all()
+
+
+@pytest.mark.parametrize("store", ["p", "log2:8"])
+def test_attention_under_autocast_computes_in_its_type(store):
+    torch._dynamo.reset()
+    qkv, dy = [torch.randn(2, 3, 5, 8) for _ in range(3)], torch.randn(2, 3, 5, 8).bfloat16()
+
+    def function(*qkv):
+        return outgrad.attention(*qkv, form="softmax", store=store)
+
+    def under(function):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            leaves = [one.clone().requires_grad_() for one in qkv]
+            y = function(*leaves)
+        return y, *torch.autograd.grad(y, leaves, dy)
+
+    found = under(function)
+    assert [one.dtype for one in found] == [torch.bfloat16] + 3 * [torch.float32]
+    want = gradients(function, [one.bfloat16() for one in qkv], dy)
+    assert all(torch.equal(a, b) for a, b in zip(found, want, strict=True))
+    compiled = under(torch.compile(function, fullgraph=True, backend="aot_eager"))
+    assert all(map(torch.equal, found, compiled))
 
 
 def test_attention_is_pytorchs_where_that_keeps_less():
@@ -282,6 +326,9 @@ def test_what_does_not_fit_is_named():
         outgrad.attention(q, q.bfloat16(), q)
     with pytest.raises(ValueError, match="attn_mask requires a gradient"):
         outgrad.attention(q, q, q, torch.zeros(8, 8, requires_grad=True))
+    for mask, found in ((torch.ones(8, 8).long(), "torch.int64"), ([[True] * 8] * 8, "list")):
+        with pytest.raises(TypeError, match=f"attn_mask is {found}; a boolean or floating tensor is needed"):
+            outgrad.attention(q, q, q, mask, form="softmax")
     with pytest.raises(ValueError, match="form is 'flash'"):
         outgrad.attention(q, q, q, form="flash")
     with pytest.raises(ValueError, match="attention: p is -1"):
