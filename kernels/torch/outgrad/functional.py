@@ -469,12 +469,12 @@ _linear_activations = {name: _linear_activation(index) for index, name in enumer
 def _expect_linear(function: str, x: torch.Tensor, weight: torch.Tensor,
         bias: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """x and weight as autocast wants them."""
-    if isinstance(x, torch.Tensor) and is_autocast(x):
-        dtype = torch.get_autocast_dtype(x.device.type)
-        x, weight = x.to(dtype), weight.to(dtype)
     if not (_is_usable(x) and _is_usable(weight) and x.device == weight.device
             and (bias is None or (_is_usable(bias) and bias.device == x.device))):
         _expect(function, x=x, weight=weight, bias=bias)
+    if is_autocast(x):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, weight = x.to(dtype), weight.to(dtype)
     if weight.dim() != 2 or x.dim() < 2 or x.shape[-1] != weight.shape[1]:
         raise ValueError(
             f"outgrad.{function}: x of shape {tuple(x.shape)} and weight of shape {tuple(weight.shape)} have "

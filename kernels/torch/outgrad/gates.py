@@ -291,12 +291,12 @@ def gated_linear(a: torch.Tensor, b: torch.Tensor | None, weight: torch.Tensor,
     Shapes: a and b [..., n], or a alone [..., 2 n]; weight [m, n]; bias [m]; the result [..., m].
     """
     _expect_pair("gated_linear", a, b)
+    functional._expect("gated_linear", a=a, weight=weight, bias=bias)
     if functional.is_autocast(a):
         dtype = torch.get_autocast_dtype(a.device.type)
         a, weight = a.to(dtype), weight.to(dtype)
         b, bias = None if b is None else b.to(dtype), None if bias is None else bias.to(dtype)
     operation = _of("gated_linear", _pairs_and_linears, activation, store, a.dtype)
-    functional._expect("gated_linear", a=a, weight=weight, bias=bias)
     columns = math.prod(a.shape[-1:]) // (2 if b is None else 1)
     if a.dim() < 2 or weight.dim() != 2 or weight.shape[1] != columns:
         raise ValueError(f"outgrad.gated_linear: a product of {columns} columns and weight of shape "

@@ -813,6 +813,18 @@ def test_empty_arrays(name):
     assert y.shape == dx.shape == (0, 64)
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.int64, torch.float64])
+def test_autocast_takes_no_type_that_is_refused_without_it(dtype):
+    """It rounds what its Linears are given: of a complex number that would be half."""
+    x, weight = torch.ones(3, 4), torch.ones(4, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for a, w in ((x.to(dtype), weight), (x, weight.to(dtype))):
+            for function in (outgrad.linear_gelu, outgrad.linear_activation, outgrad.linear,
+                    lambda a, w: outgrad.gated_linear(a, a, w)):
+                with pytest.raises(TypeError, match=f"is {dtype}; float32, float16 and bfloat16 are"):
+                    function(a, w)
+
+
 @pytest.mark.parametrize(("rows", "n", "m"),
     [(0, 4, 5), (3, 0, 5), (3, 4, 0), (3, 0, 0), (0, 0, 5), (0, 4, 0)])
 def test_linears_of_no_rows_or_no_features(rows, n, m):
