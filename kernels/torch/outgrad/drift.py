@@ -19,6 +19,7 @@ error.
 """
 
 import itertools
+import threading
 import warnings
 import weakref
 from typing import Any, Literal
@@ -33,6 +34,7 @@ from . import stores
 AT_ONCE = frozenset({"cpu"})
 
 _watched: weakref.WeakSet[Any] = weakref.WeakSet()  # the norms that have numbers on a device
+_lock = threading.Lock()  # of it: one thread may step while another makes norms
 _on_lost = "raise"
 # device: (the event behind a copy, the copy in pinned memory, the norms whose numbers it has)
 _pending: dict[torch.device, Any] = {}
@@ -65,7 +67,8 @@ def look_for_drift() -> None:
 def watch(norm: Any) -> None:
     """From now on the numbers of this norm are looked at."""
     global _hook
-    _watched.add(norm)
+    with _lock:
+        _watched.add(norm)
     if _hook is None:
         _hook = register_optimizer_step_pre_hook(_before_step), register_optimizer_step_post_hook(_after_step)
 
@@ -105,13 +108,13 @@ def look(wait: bool = True) -> None:
         if device.type in AT_ONCE:
             _act(norms, torch.stack([norm._outgrad_seen for norm in norms]).tolist())
             continue
-        if device in _pending:
-            event, copy, copied = _pending[device]
+        if (ordered := _pending.pop(device, None)) is not None:
+            event, copy, copied = ordered
             if not event.query():
                 if not wait:
+                    _pending[device] = ordered
                     continue
                 event.synchronize()
-            del _pending[device]
             _act([norm() for norm in copied], copy.tolist())
         with torch.no_grad(), _accelerator(device).device(device):
             found = torch.stack([norm._outgrad_seen for norm in norms])
@@ -143,7 +146,9 @@ def _seen_by(norm: Any) -> torch.Tensor | None:
 
 def _by_device() -> dict[torch.device, list[Any]]:
     found: dict[torch.device, list[Any]] = {}
-    for norm in _watched:
+    with _lock:
+        norms = [*_watched]
+    for norm in norms:
         if (seen := _seen_by(norm)) is not None:
             found.setdefault(seen.device, []).append(norm)
     return found

@@ -5,6 +5,7 @@ drift.AT_ONCE without "cpu" makes the modules treat them as such."""
 import collections
 import contextlib
 import copy
+import threading
 
 import pytest
 import torch
@@ -161,6 +162,34 @@ def test_without_an_optimizer_the_next_passes_look(as_on_a_device):
     module.zero_grad()
     module(x).sum().backward()
     assert module.weight.grad.isfinite().all() and module.side_channels().tolist() == [3]
+
+
+def test_a_step_while_another_thread_makes_a_norm():
+    """The other thread runs wherever the step asks a norm for what it has seen."""
+    made = []
+
+    class Norm(outgrad.LayerNorm):
+        @property
+        def _outgrad_seen(self):
+            def run():
+                made.append(outgrad.LayerNorm(N))
+                made[-1](torch.randn(8, N))
+
+            if len(made) < 8:
+                thread = threading.Thread(target=run)
+                thread.start()
+                thread.join()
+            return self.__dict__.get("_outgrad_seen")
+
+        @_outgrad_seen.setter
+        def _outgrad_seen(self, seen):
+            self.__dict__["_outgrad_seen"] = seen
+
+    norms = [Norm(N) for _ in range(4)]
+    for norm in norms:
+        norm(torch.randn(8, N)).sum().backward()
+    torch.optim.SGD(norms[0].parameters(), lr=0.1).step()
+    assert len(drift._watched) == len(norms) + len(made) and len(made) == 8
 
 
 def test_what_was_loaded_or_moved_is_searched_again(as_on_a_device):
