@@ -27,6 +27,8 @@ namespace {
 /// Cells are at most this wide, in units of the activation: a polynomial near phi then needs a degree of
 /// about 10.
 constexpr double kCellWidth = 0.625;
+/// No row's x goes so far: a file that says so would be cut into cells without end.
+constexpr double kWidestRow = 4096;
 /// |x - x*| below this, in the same units, is treated about x*, as long as the row is there in s.
 constexpr double kNearRoot = 0.25;
 /// Ends of cells and their centres are multiples of 2^-kPlaceBits.
@@ -273,6 +275,7 @@ WitnessScript script(const Fit& fit, const Piece& piece, const std::string& path
   if (!(slack > 0))
     throw kernels::SpecError(path, place, "the certified error is not above the observed one");
   const auto [lo, hi] = piece.outer_range();
+  if (hi - lo > kWidestRow) throw kernels::SpecError(path, place + ".x", "spans more than any row does");
   if ((piece.left_tail && lo > -known->tail) || (piece.right_tail && hi < known->tail))
     throw kernels::SpecError(path, place,
                              fmt::format("certify --coq needs a tail to begin at |x| >= {}", known->tail));

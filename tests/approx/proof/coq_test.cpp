@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <ranges>
 #include <regex>
@@ -81,6 +82,13 @@ TEST(CoqScripts, AreForAbsoluteErrorsOfActivationsThatTheLibraryHas) {
   for (const char* name : {"gelu_forward_bf16", "gelu_code"})
     EXPECT_NE(refused(name).find("a backward fit is needed"), std::string::npos)
         << name << ": " << refused(name);
+}
+
+TEST(CoqScripts, OfARowWithoutEndAreRefused) {
+  Fit fit = committed("silu_bf16");
+  Piece& piece = fit.as<BackwardModel>()->pieces[2];
+  piece.x_lo = -std::numeric_limits<float>::max();
+  EXPECT_THROW((void)script(fit, piece, "silu_bf16"), kernels::SpecError);
 }
 
 TEST(CoqScripts, OfEvaluationSayWhatTheGappaScriptSays) {
