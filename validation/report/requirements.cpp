@@ -99,6 +99,21 @@ std::string origin_of(const Results& results, const Files& files) {
   return fmt::format("{}", fmt::join(origins, "; "));
 }
 
+/// What `validate` held each sweep to: its header's claims and, of deployed kernels, what must be reached.
+void add_sweeps(const Results& results, std::vector<Requirement>& rows) {
+  std::size_t limits = 0, broken = 0;
+  for (const SweepResult& sweep : results.sweeps) {
+    limits += sweep.gates.size();
+    broken += std::ranges::count_if(sweep.gates, [](const SweepGate& gate) { return !gate.holds(); });
+  }
+  rows.push_back({"sweeps",
+                  limits > 0 ? fmt::format("limits broken, of {} in {} sweeps", limits, results.sweeps.size())
+                             : "limits broken",
+                  Requirement::Kind::count, 0.0, limits > 0 ? std::optional<double>(broken) : std::nullopt,
+                  kCounted, "./outgrad validate --activation all --format all --fit all",
+                  origin_of(results, results.sweeps)});
+}
+
 /// A search that was too short proves nothing, unless it broke a bound.
 void add_norms(const Results& results, std::vector<Requirement>& rows) {
   const AttackFile* attack = nullptr;
@@ -168,7 +183,11 @@ void add_certificates(const Results& results, std::vector<Requirement>& rows) {
     return;
   }
   const CertificateAttack& attack = *results.certificates;
-  add(fmt::format("false headers accepted, of {} mutants", attack.mutants), attack.survived);
+  if (attack.mutants > 0)
+    add(fmt::format("false headers accepted, of {} mutants of {} headers", attack.mutants, attack.headers),
+        attack.survived);
+  else
+    add("false headers accepted", {});
   if (attack.specifications > 0)
     add(fmt::format("false headers emitted, of {} random specifications", attack.specifications),
         attack.false_claims);
@@ -260,6 +279,7 @@ RequirementVerdict Requirement::verdict() const {
 std::vector<Requirement> requirements(const Results& results) {
   std::vector<Requirement> rows;
   for (const Targets& targets : kTargets) add_format(results, targets, rows);
+  add_sweeps(results, rows);
   add_norms(results, rows);
   add_stores(results, rows);
   add_certificates(results, rows);

@@ -130,7 +130,7 @@ SweptDomain read_domain(const Node& node) {
 SweepResult read_sweep(const Node& node, const std::string& file) {
   node.expect_schema("outgrad.sweep/1");
   SweepResult sweep{
-      file, node["activation"].text(), node["format"].text(), node["subject"].text(), node.has("foreign"),
+      file, node["activation"].text(), node["format"].text(), node["subject"].text(), node.has("foreign"), {},
       {}};
   patterns_of(node["format"]);
   const size_t plus = sweep.fit.find('+');
@@ -138,6 +138,8 @@ SweepResult read_sweep(const Node& node, const std::string& file) {
   sweep.fit.resize(plus);
   for (const Node& domain : node["domains"].items()) sweep.domains.push_back(read_domain(domain));
   if (sweep.domains.empty()) node["domains"].fail("is empty");
+  for (const Node& gate : node["gates"].items())
+    sweep.gates.push_back({gate["name"].text(), gate["value"].real(), gate["limit"].real()});
   return sweep;
 }
 
@@ -226,7 +228,8 @@ CertificateAttack read_certificate_attack(const std::string& file) {
   const Node node = kernels::read_json(file, "outgrad.certificate_attack/1");
   const Node mutations = node["mutations"], specifications = node["specifications"];
   CertificateAttack attack{.file = file};
-  attack.mutants = mutations["tried"].count(), attack.survived = mutations["survived"].count();
+  attack.headers = mutations["by_header"].keys().size(), attack.mutants = mutations["tried"].count();
+  attack.survived = mutations["survived"].count() + std::ssize(mutations["false_headers"].keys());
   attack.specifications = specifications["tried"].count(),
   attack.false_claims = specifications["false"].count();
   attack.broken = mutations["internal"].count();
@@ -253,7 +256,8 @@ CoqProof read_proof(const std::string& file) {
     if (one.has("claim")) of.claim = std::max(of.claim, one["claim"].hex_bound());
   }
   proof.unlisted = node["assumptions"]["unlisted"].items().size();
-  if (proof.holds && (!all_proven || proof.unlisted > 0)) node["holds"].fail("is not what the files have");
+  if (proof.holds && (!all_proven || proof.unlisted > 0 || node["bounds"].items().empty()))
+    node["holds"].fail("is not what the files have");
   return proof;
 }
 
@@ -332,14 +336,23 @@ void expect_agreement(const Results& results) {
                         "is not what " + header.file + " claims");
     }
   }
+  for (const SweepResult& sweep : results.sweeps) {
+    const BackwardHeader* header = results.backward_named(sweep.fit);
+    for (const SweepGate& gate : sweep.gates) {
+      if (header && gate.name.starts_with("T within") && gate.limit != header->storage.total)
+        throw SpecError(sweep.file, "gates", "were held to another kT than " + header->file + " claims");
+    }
+  }
   for (const CoqProof& proof : results.proofs) {
     const FitResult* fit = results.fit_named(proof.name);
     if (!fit) continue;
     if (fit->spec_sha256 != proof.spec_sha256)
       throw SpecError(proof.file, "spec_sha256", "is not that of " + fit->file);
-    constexpr double kNotCompared = std::numeric_limits<double>::infinity();  // T is the header's
-    const std::array<double, kCoqBounds.size()> certified{
-        fit->bound_a, fit->bound_b.value_or(0), kNotCompared, fit->bound_ab + fit->bound_k.value_or(0)};
+    const BackwardHeader* header = results.backward_named(proof.name);
+    const double total = !header ? std::numeric_limits<double>::infinity()
+                                 : std::max(header->storage.total, header->product.total);
+    const std::array<double, kCoqBounds.size()> certified{fit->bound_a, fit->bound_b.value_or(0), total,
+                                                          fit->bound_ab + fit->bound_k.value_or(0)};
     for (std::size_t k = 0; k < certified.size(); ++k) {
       if (proof.bounds[k].claim > certified[k])
         throw SpecError(proof.file, "bounds",

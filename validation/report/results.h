@@ -16,6 +16,7 @@
 
 #include "autotune/records/database.h"
 #include "validation/certificate/header_reader.h"
+#include "validation/sweep/sweep_gate.h"
 
 namespace outgrad::validation {
 
@@ -41,6 +42,7 @@ struct SweepResult {
   std::string file, activation, format, fit;  // the name of the fit that was swept
   bool foreign = false;  // of published coefficients, not of ours
   std::vector<SweptDomain> domains;
+  std::vector<SweepGate> gates;  // what `validate` held it to, by which it ended with exit status 0 or 1
 };
 
 /// A store in place of y and a bit, over every x of its format, of a gated pair over every pair; of a
@@ -66,7 +68,9 @@ struct AttackFile {
 /// attack/certificates.json: damaged headers and random specifications against `check`.
 struct CertificateAttack {
   std::string file;
-  std::int64_t mutants = 0, survived = 0, specifications = 0, false_claims = 0;
+  std::size_t headers = 0;
+  std::int64_t mutants = 0, survived = 0;  ///< survived: mutants, and headers that are false undamaged
+  std::int64_t specifications = 0, false_claims = 0;
   std::int64_t broken = 0;  ///< hangs, internal errors, fits out of memory, and true headers called violated
 };
 

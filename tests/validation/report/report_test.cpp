@@ -25,6 +25,7 @@
 #include "tests/validation/command_fixture.h"
 #include "validation/commands.h"
 #include "validation/report/requirements.h"
+#include "validation/sweep/sweep_gate.h"
 #include "validation/sweep/sweep_json.h"
 #include "validation/sweep/targets.h"
 
@@ -59,7 +60,9 @@ Json sweep_json(const FloatFormat& format) {
     results.push_back(std::move(result));
   }
   Subject subject{"gelu_" + std::string(format.name) + "+gelu_forward", format, "0", {}, {}, {}};
-  return report_json(subject, results);
+  Json json = report_json(subject, results);
+  json["gates"] = {gate_json({"masks other than [x >= x*]", 0, 0})};
+  return json;
 }
 
 Json tuning_record(const std::string& time, const std::string& variant, const std::string& state) {
@@ -253,6 +256,33 @@ TEST_F(Report, WhatIsMissingIsNotMeasuredAndNeverAPass) {
   }
 }
 
+// Of other activations and fits than the defaults of GELU no figure has a row of its own.
+TEST_F(Report, ASweepThatValidateRefusedFails) {
+  Json other = committed("sweeps/silu_bf16.json");
+  write("sweeps/silu_bf16.json", other.dump());
+  EXPECT_EQ(failing(read()), std::vector<std::string>{});
+  other["gates"][3]["value"] = 0.02;
+  write("sweeps/silu_bf16.json", other.dump());
+  EXPECT_EQ(failing(read()), std::vector<std::string>{"sweeps limits broken, of 15 in 4 sweeps"});
+}
+
+TEST_F(Report, AnAttackPassesByItsMutantsAndHeadersAlone) {
+  Json attack = committed("attack/certificates.json");
+  const auto accepted = [&] {
+    write("attack/certificates.json", attack.dump());
+    const std::vector<Requirement> rows = requirements(read());
+    return std::ranges::find_if(
+               rows,
+               [](const Requirement& row) { return row.quantity.starts_with("false headers accepted"); })
+        ->verdict();
+  };
+  EXPECT_EQ(accepted(), RequirementVerdict::pass);
+  attack["mutations"]["false_headers"]["gelu_bf16"] = "kB is false";
+  EXPECT_EQ(accepted(), RequirementVerdict::fail) << "undamaged";
+  attack["mutations"]["tried"] = 0;
+  EXPECT_EQ(accepted(), RequirementVerdict::not_measured);
+}
+
 TEST_F(Report, FiguresAreRoundedUp) {
   std::mt19937_64 random(1);
   std::uniform_real_distribution<double> exponent(-60, 3);
@@ -288,7 +318,8 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
       {"sweeps/gelu_f16.json",
        {"/schema", "/activation", "/format", "/subject", "/domains", "/domains/0/x_format",
         "/domains/1/counts", "/domains/0/counts/patterns", "/domains/0/T", "/domains/0/T/bound",
-        "/domains/0/R/bound", "/domains/0/T_over_O", "/domains/0/forward/max_ulp"}},
+        "/domains/0/R/bound", "/domains/0/T_over_O", "/domains/0/forward/max_ulp", "/gates",
+        "/gates/0/limit"}},
       {"fits/gelu_f16.json",
        {"/schema", "/name", "/kind", "/spec_sha256", "/certificate", "/certificate/A", "/certificate/AB",
         "/certificate/K", "/certificate/B"}},
@@ -344,6 +375,17 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
   with_changed(
       "proofs/gelu_bf16.json", [](Json& json) { json["bounds"][0]["bound"] = "C"; },
       expect("bounds[0].bound"));
+  with_changed(
+      "proofs/gelu_bf16.json", [](Json& json) { json["bounds"].clear(); },
+      expect("holds: is not what the files have"));
+  with_changed(
+      "proofs/gelu_bf16.json",
+      [](Json& json) { json["bounds"] = {{{"bound", "T"}, {"outcome", "proven"}, {"claim", "0x1p-6"}}}; },
+      expect("T claims more than"));
+  with_changed(
+      "sweeps/gelu_bf16.json",
+      [](Json& json) { json["gates"].push_back(gate_json({"T within the header's kT", 0.01, 0.0113})); },
+      expect("gates: were held to another kT than"));
   const auto of_a_row = [](const Json& one) { return one["bound"] == "A"; };
   with_changed(
       "proofs/gelu_bf16.json",
@@ -577,6 +619,7 @@ TEST_F(Report, EveryFigureSaysOfWhichRunItIs) {
   EXPECT_EQ(origins(read()), (Origins{{"f32", unknown},
                                       {"f16", unknown},
                                       {"bf16", unknown},
+                                      {"sweeps", unknown},
                                       {"norms", unknown},
                                       {"certificates", unknown}}));
   EXPECT_EQ(facts(read())["files"]["sweeps"][0],
@@ -602,10 +645,12 @@ TEST_F(Report, EveryFigureSaysOfWhichRunItIs) {
   const Results results = read();
   const std::set<std::string> committed{"committed 2026-11-01 1234567"};
   // PyTorch's error stands in the sweep of f32, which this writer leaves without it.
-  EXPECT_EQ(
-      origins(results),
-      (Origins{
-          {"f32", ours}, {"f16", earlier}, {"bf16", ours}, {"norms", committed}, {"certificates", earlier}}));
+  EXPECT_EQ(origins(results), (Origins{{"f32", ours},
+                                       {"f16", earlier},
+                                       {"bf16", ours},
+                                       {"sweeps", {"not of this run; this run"}},
+                                       {"norms", committed},
+                                       {"certificates", earlier}}));
   EXPECT_EQ(failing(results), std::vector<std::string>{});
   EXPECT_NE(to_text(requirements(results)).find("committed 2026-11-01 1234567"), std::string::npos);
   EXPECT_EQ(to_json(requirements(results))["requirements"][0]["from"], "this run");
