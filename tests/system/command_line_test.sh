@@ -196,6 +196,26 @@ if [[ -x $2/outgrad-fit ]]; then
   refuses 2 stability --gamma 1,1 --format mxfp8
   refuses 2 stability --gamma 1,1 --format int8_row --scale 1
   refuses 2 report --in absent --out report.out
+  # What a command reads it does not write over.
+  cp "$root/notebooks_data/checkpoints/all-MiniLM-L6-v2.layernorm.safetensors" input.model.safetensors
+  cp "$root/kernels/generated/silu_bf16.h" input.silu.h
+  cp "$root/notebooks_data/foreign/regelu2.json" input.regelu2.json
+  cp "$root/notebooks_data/foreign/actnn_4bit.json" input.actnn.json
+  while read -r file words; do
+    before=$(sha256sum "$file")
+    # shellcheck disable=SC2086
+    refuses 2 $words --out "$file"
+    [[ $(sha256sum "$file") == "$before" ]] || fail "$words --out $file: wrote over it"
+  done <<'TEXT'
+input.model.safetensors stability input.model.safetensors
+input.model.safetensors stability input.model.safetensors --extract
+input.silu.h validate --header input.silu.h
+input.silu.h front --header input.silu.h
+input.regelu2.json validate --foreign input.regelu2.json --format bf16
+input.regelu2.json front --foreign input.regelu2.json
+input.actnn.json validate --foreign input.actnn.json --format bf16
+input.actnn.json front --softmax --foreign input.actnn.json
+TEXT
 fi
 for command in tune eval bench; do
   refuses 2 "$command" --frobnicate

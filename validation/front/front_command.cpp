@@ -108,6 +108,13 @@ std::pair<FrontDomain, std::vector<Store>> subject_of(const Arguments& arguments
   return {FrontDomain(f), std::move(stores)};
 }
 
+/// The files that the command reads, none of which it may write.
+std::vector<std::string> inputs_of(const Arguments& arguments) {
+  std::vector<std::string> files = arguments.foreign;
+  files.insert(files.end(), {arguments.header, arguments.histogram, arguments.speed});
+  return files;
+}
+
 bool front(const Arguments& arguments) {
   std::vector<Distribution> distributions = usual_distributions();
   constexpr std::size_t kRankBy = 1;  // sigma = 1
@@ -117,7 +124,7 @@ bool front(const Arguments& arguments) {
   auto [domain, stores] = subject_of(arguments);
   const std::string file =
       arguments.out.empty() ? fmt::format("out/front/{}.json", domain.name) : arguments.out;
-  kernels::require_writable(file);
+  kernels::require_writable(file, inputs_of(arguments));
   const std::vector<FrontRow> rows = front_of(domain, std::move(stores), distributions, kRankBy);
   std::vector<PairRow> pairs;
   if (arguments.header.empty())
@@ -149,7 +156,7 @@ bool front_of_softmax(const Arguments& arguments) {
     options.quantisers.push_back({function.name, *function.quantiser});
   }
   const std::string to = arguments.out.empty() ? "out/softmax/front.json" : arguments.out;
-  kernels::require_writable(to);
+  kernels::require_writable(to, arguments.foreign);
   const SoftmaxCodeProof proof = prove_softmax_code();
   const SoftmaxAttack attack = attack_softmax(kEvaluations, options.seed);
   const std::vector<SoftmaxFrontRow> rows = softmax_front(options);

@@ -98,6 +98,9 @@ bool validate_header(const std::string& file, const std::string& histogram, cons
   const Header header = read_header(file);
   const HeaderSummary summary = summary_of(header);
   const FloatFormat& format = swept_format(summary.format, file);
+  const std::filesystem::path path(file);
+  const std::string to = out.empty() ? (path.parent_path() / path.stem()).string() + ".sweep.json" : out;
+  kernels::require_writable(to, {file, histogram});
   const std::vector<HeaderPoint> points = header_points(header, format);
   const Swept swept = sweep(points);
   Json json{{"schema", "outgrad.own_sweep/1"}, {"name", summary.name},
@@ -121,8 +124,6 @@ bool validate_header(const std::string& file, const std::string& histogram, cons
   for (const Json& under : json["under"])
     text += fmt::format("  x of {:<16} rms {:.4g}, bias {:+.2g}\n", under["x"].get<std::string>(),
                         under["rms"].get<double>(), under["bias"].get<double>());
-  const std::filesystem::path path(file);
-  const std::string to = out.empty() ? (path.parent_path() / path.stem()).string() + ".sweep.json" : out;
   kernels::write_file(to, json.dump(1) + "\n");
   if (form)
     kernels::print_result(form, json, "gates");

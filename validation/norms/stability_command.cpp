@@ -303,6 +303,7 @@ void run(Arguments& arguments) {
     throw SpecError("stability", "--norm",
                     fmt::format("'{}' is not one of {}", arguments.norm, fmt::join(known, ", ")));
   }
+  if (!arguments.out.empty()) kernels::require_writable(arguments.out, {arguments.file});
   if (arguments.extract) return extract(arguments);
   const std::vector<Layer> layers = analyse_all(arguments);
   // Names of zip entries may contain any bytes, but JSON is UTF-8.

@@ -375,6 +375,13 @@ struct Session {
   bool speaks() const { return options.ranks->rank() == 0; }
 };
 
+/// The files that the command reads, none of which it may write.
+std::vector<std::string> inputs_of(const Arguments& arguments) {
+  std::vector<std::string> files = arguments.merge;
+  files.insert(files.end(), {arguments.foreign, arguments.activations});
+  return files;
+}
+
 /// Sweeps `subject` (or uses `parts` of earlier shards), prints, and writes `out`. Returns the result; its
 /// `gates` are those of the whole subject, and a shard has none.
 nlohmann::ordered_json validate_one(const Subject& subject, std::vector<DomainPart> parts,
@@ -382,7 +389,7 @@ nlohmann::ordered_json validate_one(const Subject& subject, std::vector<DomainPa
   const auto start = std::chrono::steady_clock::now();
   const std::vector<Domain> domains = subject.domains();
   SweepOptions options = run.options;
-  if (run.speaks()) kernels::require_writable(out);
+  if (run.speaks()) kernels::require_writable(out, inputs_of(run.arguments));
   if (!run.merges) {
     options.log = out + ".chunks";
     parts = sweep(subject, domains, options);
@@ -476,6 +483,10 @@ bool validate_quantiser(const ForeignFunction& function, const Arguments& argume
   if (!arguments.activations.empty())
     distributions.push_back(
         Distribution::parse(kernels::read_file(arguments.activations), arguments.activations));
+  const std::string out = !arguments.out.empty()
+                              ? arguments.out
+                              : "out/foreign/sweeps/" + function.name + "_" + arguments.format + ".json";
+  kernels::require_writable(out, inputs_of(arguments));
   nlohmann::ordered_json json =
       audit_quantiser(function, format_of(arguments.format), distributions, arguments.foreign);
   auto& listed = json["gates"] = nlohmann::ordered_json::array();
@@ -491,9 +502,6 @@ bool validate_quantiser(const ForeignFunction& function, const Arguments& argume
     listed.push_back(gate_json(gate));
     gates += gate.text();
   }
-  const std::string out = !arguments.out.empty()
-                              ? arguments.out
-                              : "out/foreign/sweeps/" + function.name + "_" + arguments.format + ".json";
   kernels::write_file(out, json.dump(1) + "\n");
   if (arguments.form) {
     kernels::print_result(arguments.form, json, "ranges");
