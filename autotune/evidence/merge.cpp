@@ -92,6 +92,13 @@ Estimate estimate_of(const Record& record) {
   return {median, low, high, std::max((high - low) / (2 * z), kLeastDeviation), rounds_of(record)};
 }
 
+bool exclude_each_other(const std::vector<Estimate>& estimates) {
+  double highest_low = -INFINITY, lowest_high = INFINITY;
+  for (const Estimate& e : estimates)
+    highest_low = std::max(highest_low, e.low), lowest_high = std::min(lowest_high, e.high);
+  return highest_low > lowest_high;
+}
+
 Interval pooled(const std::vector<Estimate>& estimates) {
   const auto& first = estimates.front();
   if (estimates.size() == 1) return {std::exp(first.median), std::exp(first.low), std::exp(first.high)};
@@ -118,15 +125,11 @@ Interval pooled(const std::vector<Estimate>& estimates) {
   const double reach = normal_quantile(kConfidence) * std::sqrt(variance);
   double least = first.low, most = first.high;
   for (const Estimate& e : estimates) least = std::min(least, e.low), most = std::max(most, e.high);
-  const double low = std::max(centre - reach, least), high = std::min(centre + reach, most);
+  // What one run has excluded, no majority knows.
+  const bool torn = exclude_each_other(estimates);
+  const double low = torn ? least : std::max(centre - reach, least),
+               high = torn ? most : std::min(centre + reach, most);
   return {std::exp(std::clamp(centre, low, high)), std::exp(low), std::exp(high)};
-}
-
-bool exclude_each_other(const std::vector<Estimate>& estimates) {
-  double highest_low = -INFINITY, lowest_high = INFINITY;
-  for (const Estimate& e : estimates)
-    highest_low = std::max(highest_low, e.low), lowest_high = std::min(lowest_high, e.high);
-  return highest_low > lowest_high;
 }
 
 // A variant of whatever device, fits of headers included, which have names of their own choice.

@@ -11,8 +11,9 @@
 // weights are inverse variances, each run's widened by the variance between runs (DerSimonian and Laird
 // 1986), and the result is cut off at the hull of the runs' own intervals, outside which no run saw anything.
 // Runs whose intervals exclude each other are heterogeneous, and said to be so: a driver, a compiler or the
-// room's temperature differed. Order, dates and the runs' own verdicts decide nothing. Predictions and
-// screening rounds are no evidence; a wrong answer, a crash or a hang anywhere bars the variant.
+// room's temperature differed; the result is the hull then. Order, dates and the runs' own verdicts decide
+// nothing. Predictions and screening rounds are no evidence; a wrong answer, a crash or a hang anywhere bars
+// the variant.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -224,6 +224,12 @@ TEST(Evidence, RunsThatExcludeEachOtherWidenItAndAreReported) {
   EXPECT_NE(torn.conflicts[0].find("2 runs exclude each other"), std::string::npos) << torn.conflicts[0];
   EXPECT_LE(torn.variants[1].speedup.low, 0.90);
   EXPECT_GE(torn.variants[1].speedup.high, 1.20);
+  // Nor does a majority know.
+  std::vector<Record> many = run_of("t0", {{"a", 0.90, 0.89, 0.91}});
+  for (int i = 1; i <= 8; ++i) many = many + run_of("t" + std::to_string(i), {{"a", 1.20, 1.19, 1.21}});
+  EXPECT_FALSE(only_problem(many).gain);
+  EXPECT_NEAR(only_problem(many).variants[1].speedup.low, 0.89, 1e-6);
+  EXPECT_NEAR(only_problem(many).variants[1].speedup.high, 1.21, 1e-6);
   // Both say a gain, not how much: it is at least what the worse one saw.
   const ProblemEvidence gain =
       only_problem(run_of("t1", {{"a", 1.20, 1.19, 1.21}}) + run_of("t2", {{"a", 1.40, 1.39, 1.41}}));
