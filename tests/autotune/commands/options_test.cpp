@@ -3,8 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <utility>
+
+#include "tests/refusal.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -37,15 +38,6 @@ Read parse(const Words& words) {
   return read;
 }
 
-std::string refusal(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const kernels::SpecError& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
 TEST(Options, ReadsValuesInBothForms) {
   const Read read = parse({"--seed", "12", "--format=bf16", "--json", "--budget", "1.5", "--accuracy", "any",
                            "--strategy=random"});
@@ -74,7 +66,7 @@ TEST(Options, ReadsWordsBetweenCommasInTheOrderOfTheCatalogue) {
   EXPECT_EQ(formats("bf16,f32"), (std::vector<FormatId>{FormatId::kF32, FormatId::kBf16}));
   EXPECT_EQ(formats("all").size(), 3u);
   for (const char* text : {"", ",", "f32,", "f32,all", "f8", "f32,f32"})
-    EXPECT_NE(refusal([&] { formats(text); }).find("tune: --format: "), std::string::npos) << text;
+    EXPECT_NE(refusal_of([&] { formats(text); }).find("tune: --format: "), std::string::npos) << text;
 }
 
 TEST(Options, ReadsShapes) {
@@ -84,7 +76,7 @@ TEST(Options, ReadsShapes) {
   EXPECT_EQ(shapes[1].rows * 10'000 + shapes[1].cols, 70003);
   for (const char* shape :
        {"", "4", "4x", "x4", "4x4x4", "4x4,", "0x1", "-1x-1", "65536x65537", "9999999999999999999x1"})
-    EXPECT_NE(refusal([&] { parse({"--shape", shape}); }).find("tune: --shape: "), std::string::npos)
+    EXPECT_NE(refusal_of([&] { parse({"--shape", shape}); }).find("tune: --shape: "), std::string::npos)
         << shape;
 }
 
@@ -105,13 +97,14 @@ TEST(Options, RefusalsNameTheOption) {
       {{"--json=1"}, "json was given a disallowed flag override"},
   };
   for (const auto& [words, expected] : refusals)
-    EXPECT_EQ(refusal([&] { parse(words); }), "tune: " + expected);
+    EXPECT_EQ(refusal_of([&] { parse(words); }), "tune: " + expected);
   for (const char* seed : {"", "x", "1x", "1.5", "-1", "101", "99999999999999999999", " 1"})
-    EXPECT_NE(refusal([&] { parse({"--seed", seed}); }).find("tune: --seed: "), std::string::npos) << seed;
+    EXPECT_NE(refusal_of([&] { parse({"--seed", seed}); }).find("tune: --seed: "), std::string::npos) << seed;
   for (const char* budget : {"nan", "inf", "-1", "1e9", "1,5"})
-    EXPECT_NE(refusal([&] { parse({"--budget", budget}); }).find("tune: --budget: "), std::string::npos)
+    EXPECT_NE(refusal_of([&] { parse({"--budget", budget}); }).find("tune: --budget: "), std::string::npos)
         << budget;
-  EXPECT_EQ(refusal([&] { parse({"--strategy", "tabu"}); }), "tune: --strategy: tabu not in {model,random}");
+  EXPECT_EQ(refusal_of([&] { parse({"--strategy", "tabu"}); }),
+            "tune: --strategy: tabu not in {model,random}");
 }
 
 TEST(Given, FindsTheValueInBothForms) {
@@ -126,11 +119,11 @@ TEST(Device, OnlyWhatThisBuildHasIsAccepted) {
   EXPECT_NO_THROW(require_cpu_device("tune", "cpu"));
   EXPECT_NO_THROW(require_cpu_device("tune", "auto"));
   for (const char* device : {"gpu", "cuda:", "cuda:x", "cuda:-1"})
-    EXPECT_NE(refusal([&] { require_cpu_device("tune", device); }).find("tune: --device: "),
+    EXPECT_NE(refusal_of([&] { require_cpu_device("tune", device); }).find("tune: --device: "),
               std::string::npos)
         << device;
-  EXPECT_NE(refusal([&] { require_cpu_device("bench", "sm_90"); }).find("is for tune"), std::string::npos);
-  EXPECT_NE(refusal([&] { require_cpu_device("eval", "replay:cache.json"); }).find("of tune alone"),
+  EXPECT_NE(refusal_of([&] { require_cpu_device("bench", "sm_90"); }).find("is for tune"), std::string::npos);
+  EXPECT_NE(refusal_of([&] { require_cpu_device("eval", "replay:cache.json"); }).find("of tune alone"),
             std::string::npos);
 }
 

@@ -13,6 +13,7 @@
 #include "kernels/support/files.h"
 #include "kernels/support/random.h"
 #include "tests/autotune/search/synthetic_recording.h"
+#include "tests/refusal.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -155,12 +156,7 @@ TEST(Exchange, UnitsOfT4AreRead) {
 }
 
 std::string refusal(const std::string& path, std::string_view problem = {}) {
-  try {
-    read_recording(path, problem);
-  } catch (const kernels::SpecError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return refusal_of([&] { read_recording(path, problem); });
 }
 
 TEST(Exchange, EveryDamageIsOneLineWithFileAndPlace) {

@@ -11,6 +11,7 @@
 #include "kernels/host/errors.h"
 #include "kernels/support/files.h"
 #include "tests/autotune/records/tuning_records.h"
+#include "tests/refusal.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -140,15 +141,10 @@ TEST(Record, EveryKeyAndEveryForeignOneComesBack) {
 }
 
 TEST(Record, AFaultIsOneLineWithItsPlace) {
-  const auto refusal = [](const char* pointer, const json& value) -> std::string {
+  const auto refusal = [](const char* pointer, const json& value) {
     json line = whole_line();
     line[json::json_pointer(pointer)] = value;
-    try {
-      record_from(line);
-    } catch (const kernels::SpecError& error) {
-      return error.what();
-    }
-    return "accepted";
+    return refusal_of([&] { record_from(line); });
   };
   EXPECT_EQ(refusal("/kernel", 1), "kernel: is not a string");
   EXPECT_EQ(refusal("/winner", "yes"), "winner: is not true or false");
