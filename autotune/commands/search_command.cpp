@@ -98,6 +98,8 @@ class SearchRun {
     settings_.measure.seed = options.seed;
     kernels::create_folder(options.out);
     kernels::require_writable(tuned_path_);
+    if (options.publish && key_)
+      kernels::require_writable(published_folder() + "/" + key_->slug() + ".jsonl");
     settings_.measure.log_path = options.out + "/tune_" + device.slug() + ".log";
     settings_.progress = [this](const std::string& text) { line_.draw(text); };
   }

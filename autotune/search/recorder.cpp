@@ -27,9 +27,12 @@ using SharedVariant = std::shared_ptr<const AnyVariant>;
 std::set<std::string> recorded(const std::string& path, const RunIdentity& run, const Problem& problem) {
   std::set<std::string> done;
   for (const Record& record : load_database(path).records) {
-    const bool ended =
-        record.state == "rejected" || (record.state == "timed" && record.elements == problem.elements() &&
-                                       (!problem.over_rows() || record.cols == problem.cols));
+    if (record.state == "timed" && record.elements != problem.elements())
+      throw kernels::SpecError(path, "records",
+                               "are of " + std::to_string(record.elements) + " elements, not of " +
+                                   std::to_string(problem.elements()) + ": a recording is of one size");
+    const bool ended = record.state == "rejected" ||
+                       (record.state == "timed" && (!problem.over_rows() || record.cols == problem.cols));
     if (ended && device_key(record.run.device) == device_key(run.device) && record.run.hashes == run.hashes)
       done.insert(record.parameters.dump());
   }

@@ -57,7 +57,17 @@ TEST(TuneCommand, NoOutputReplacesWhatItIsMadeOf) {
   refuses(replay, {"--export-kernel-tuner", other, "--export-t4", other});
   EXPECT_EQ(kernels::read_file(records), text);
   EXPECT_FALSE(std::filesystem::exists(other));
-  // That the header cannot be written is told before the search, not after it.
+  // That the header cannot be written, or what is to be published, is told before the search, not after it.
+  for (const char* name : {"kernels", "autotune"})
+    std::filesystem::create_symlink(source_root() + "/" + name, folder / name);
+  kernels::write_file(folder / "notebooks_data", "");
+  {
+    const ScopedVariable sources("OUTGRAD_SOURCE_DIR", folder.path());
+    EXPECT_THROW(tune_command({"--out", folder / "out", "--kernel", "gelu_backward", "--format", "bf16",
+                               "--evaluations", "1", "--elements", "4096", "--budget", "1", "--publish"}),
+                 kernels::IoError);
+    EXPECT_FALSE(std::filesystem::exists(folder / "out/tune_cpu.jsonl"));
+  }
   std::filesystem::create_directories(folder / "tuned_cpu.h");
   EXPECT_THROW(tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "bf16"}),
                kernels::IoError);

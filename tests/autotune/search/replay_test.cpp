@@ -76,6 +76,9 @@ TEST(RecordCommand, GoesOnWhereItStoppedAndReplaysNightly) {
     left = waiting;
   }
   const Recording recording = read_recording(path);
+  EXPECT_THROW(tune_command({"--record", folder / "", "--kernel", "gelu_backward", "--format", "bf16",
+                             "--evaluations", "2", "--elements", "8192"}),
+               kernels::SpecError);
   EXPECT_GE(recording.points.size(), 4u);
   EXPECT_LE(recording.points.size(), 5u);
   EXPECT_TRUE(recording.best_ms().has_value());
