@@ -8,10 +8,9 @@ from . import report, stores, version
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not positive")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no positive whole number")
+    return int(text)
 
 
 def _stores(text: str) -> str | dict[str, str]:

@@ -145,7 +145,11 @@ def _of_function(name: str) -> tuple[Callable[[], torch.nn.Module], Callable[...
     made = []
 
     def model() -> torch.nn.Module:
-        made.extend(make())
+        given = make() if callable(make) else make
+        if not (isinstance(given, (tuple, list)) and len(given) == 2
+                and isinstance(given[0], torch.nn.Module)):
+            raise ValueError(f"{name}: gives a {type(given).__name__}, where (model, example) is needed")
+        made.extend(given)
         return made[0]
 
     return model, lambda batch, length: made[1], None
