@@ -170,11 +170,12 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attn_mask: torc
         raise ValueError(
             f"outgrad.attention: q of shape {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do "
             f"not fit together")
-    if attn_mask is not None and not (isinstance(attn_mask, torch.Tensor)
+    if attn_mask is not None and not (isinstance(attn_mask, torch.Tensor) and attn_mask.device == q.device
             and (attn_mask.dtype == torch.bool or attn_mask.is_floating_point())):
-        found = attn_mask.dtype if isinstance(attn_mask, torch.Tensor) else type(attn_mask).__name__
-        raise TypeError(
-            f"outgrad.attention: attn_mask is {found}; a boolean or floating tensor is needed")
+        found = (f"{attn_mask.dtype} on {attn_mask.device}" if isinstance(attn_mask, torch.Tensor)
+            else type(attn_mask).__name__)
+        raise TypeError(f"outgrad.attention: attn_mask is {found}; a boolean or floating tensor on "
+            f"{q.device} is needed")
     if attn_mask is not None and attn_mask.requires_grad:
         raise ValueError("outgrad.attention: attn_mask requires a gradient, which it does not get; use "
             "scaled_dot_product_attention")

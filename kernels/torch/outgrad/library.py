@@ -238,6 +238,21 @@ _RESULTS = {
 }
 
 
+def _on_one_device(fake: Callable[..., Any]) -> Callable[..., Any]:
+    """Where one tensor is on the device "meta", PyTorch takes what a fake function makes for the result of
+    all the others, too: memory that nothing was written to. A seed without dimensions is on the host."""
+
+    def checked(*given: Any, **named: Any) -> Any:
+        devices = {str(one.device) for one in (*given, *named.values())
+            if isinstance(one, torch.Tensor) and one.dim() > 0}
+        if len(devices) > 1:
+            raise RuntimeError(f"outgrad: an operator takes tensors on one device, and these are on "
+                f"{' and '.join(sorted(devices))}")
+        return fake(*given, **named)
+
+    return checked
+
+
 def _operators() -> None:
     """Finds each operator by name, as an overload: the packet above it would search for that in each call."""
     results = ctypes.c_char_p()
@@ -247,7 +262,7 @@ def _operators() -> None:
         arguments = ", ".join(f"{one.name}={one.default_value!r}" if one.has_default_value() else one.name
             for one in operator._schema.arguments)
         of, several = (results.value or b"").decode(), len(operator._schema.returns) > 1
-        fake = eval(f"lambda {arguments}: {f'({of},)' if several else of}", _RESULTS.copy())
+        fake = _on_one_device(eval(f"lambda {arguments}: {f'({of},)' if several else of}", _RESULTS.copy()))
         for namespace in ("outgrad", "outgrad_exported"):
             torch.library.register_fake(f"{namespace}::{name}", fake)
         _EXPORTED[operator] = getattr(torch.ops.outgrad_exported, name).default

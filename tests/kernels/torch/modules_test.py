@@ -461,6 +461,18 @@ def test_what_a_transform_found_does_not_outlive_it():
     assert all(torch.equal(by_transform[name], p.grad) for name, p in module.named_parameters())
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_parameters_that_went_away_are_no_memory_that_nothing_was_written_to(training):
+    """As when the parameters of a module that has run were offloaded."""
+    x = torch.randn(4, N)
+    for module in (outgrad.LayerNorm(N), outgrad.RMSNorm(N)):
+        with torch.set_grad_enabled(training):
+            module(x)
+            with pytest.raises(RuntimeError, match="on one device, and these are on cpu and meta"):
+                module.to("meta")(x)
+
+
+
 def test_fake_parameters_have_no_side_channels():
     module = outgrad.LayerNorm(N, device="meta")
     assert module.side_channels() is None
