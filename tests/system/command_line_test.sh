@@ -239,6 +239,9 @@ refuses 2 eval --op backward --activation gelu --format bf16 --dy absent --y abs
 refuses 2 tune --kernel frob
 refuses 2 tune --device sm_90 --kernel gelu_forward_code,gelu_backward_code
 refuses 2 tune --budget never
+printf '{}\n' >input.jsonl
+refuses 2 tune --defaults input.jsonl --out input.jsonl
+grep -q 'of this name already' stderr || fail "tune --defaults writes over what it reads: $(<stderr)"
 echo '{"schema": ' >input.json
 refuses 2 tune --device replay:input.json --ranking sm_90
 

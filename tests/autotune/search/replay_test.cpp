@@ -56,6 +56,9 @@ TEST(ReplayCommand, PrintsTheShareOfTheOptimumAndExports) {
              folder / "again.json"});
   EXPECT_EQ(kernels::read_file(folder / "again.json"), kernels::read_file(folder / "cache.json"));
   EXPECT_EQ(read_recording(folder / "t4.json").points.size(), recording.points.size());
+  EXPECT_THROW(tune_command({"--device", device, "--export-t4", folder / "cache.json"}), kernels::SpecError);
+  EXPECT_EQ(kernels::read_file(folder / "again.json"), kernels::read_file(folder / "cache.json"))
+      << "a recording is not written over";
 }
 
 // A recording of this machine grows from run to run, and is a device itself.
