@@ -31,21 +31,21 @@ inline i64 line_offset(const float* words) {
       (kLineWords - reinterpret_cast<std::uintptr_t>(words) / sizeof(float) % kLineWords) % kLineWords);
 }
 
-// Tasks share the slots evenly. Their number is a power of two that depends only on the shape, so that the
-// scratch does too. It is enough for the cores of the largest machines, and few enough that the tasks'
-// partial sums stay small beside the tensors.
+// Tasks share the slots evenly. Their greatest number is a power of two that depends only on the shape, so
+// that the scratch, which has room for them, does too. It is enough for the cores of the largest machines,
+// and few enough that the tasks' partial sums stay small beside the tensors.
 inline i64 column_tasks(i64 slots) { return std::min<i64>(slots, 128); }
 
 // A task's scratch: the pending sums of complete subtrees of its slots, at most one per level, and the sum
 // that is growing.
-inline i64 column_task_words(i64 rows, i64 n) {
-  const i64 slots = slot_count(rows, n);
-  return column_stride(n) * static_cast<i64>(std::bit_width(static_cast<u64>(slots / column_tasks(slots))));
+inline i64 column_task_words(i64 slots, i64 tasks, i64 n) {
+  return column_stride(n) * static_cast<i64>(std::bit_width(static_cast<u64>(slots / tasks)));
 }
 
 // Number of fp32 words of scratch that column_sums needs.
 inline i64 column_words(i64 rows, i64 n) {
-  return kLineWords - 1 + column_tasks(slot_count(rows, n)) * column_task_words(rows, n);
+  const i64 slots = slot_count(rows, n), tasks = column_tasks(slots);
+  return kLineWords - 1 + tasks * column_task_words(slots, tasks, n);
 }
 
 // The scratch of a backward over rows: what the caller gives or, where that is empty, words of its own.
@@ -74,8 +74,8 @@ class Workspace {
 // content does not matter.
 template <class Io, bool kStreaming, class AddRow>
 void column_sums(i64 rows, i64 n, int threads, float* words, float* result, const AddRow& add_row) {
-  const i64 slots = slot_count(rows, n), tasks = column_tasks(slots), task_slots = slots / tasks,
-            task_words = column_task_words(rows, n);
+  const i64 slots = slot_count(rows, n), tasks = tasks_for(column_tasks(slots), threads),
+            task_slots = slots / tasks, task_words = column_task_words(slots, tasks, n);
   const i64 stride = column_stride(n);
   float* const scratch = words + line_offset(words);
   const auto add_columns = [](float* sum, const float* term, i64 begin, i64 end) {

@@ -1182,7 +1182,7 @@ void norm_backward(const char* function, const NormBackward<T>& of, const Output
   }
   float* const scratch = aligned + kHostColumnArrays * stride;
   const i64 slots = slot_count(rows, n);
-  const i64 tasks = std::min<i64>(slots, S.tasks);
+  const i64 tasks = tasks_for(std::min<i64>(slots, S.tasks), S.threads);
   const BackwardArrays<T, Output> arrays{of.dy,     y,       of.rstd,       of.dz_next,   of.dx, rows,
                                          n,         columns, ordered_gamma, ordered_beta, side,  scratch,
                                          S.threads, slots,   tasks,         S.rows_ahead};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 
 #include "kernels/host/forked.h"
 #include "kernels/portable.h"
@@ -60,6 +61,13 @@ inline int thread_count(int threads) {
   static_cast<void>(threads);
   return 1;
 #endif
+}
+
+// How many of `most` tasks with scratch of their own such a request needs: fewer touch less memory, and 8 of
+// each thread share out the work evenly where their number is no power of two.
+inline i64 tasks_for(i64 most, int threads) {
+  constexpr unsigned kTasksOfAThread = 8;
+  return std::min<i64>(most, std::bit_ceil(kTasksOfAThread * static_cast<unsigned>(thread_count(threads))));
 }
 
 #ifdef _OPENMP
