@@ -66,8 +66,9 @@ inline int thread_count(int threads) {
 // How many of `most` tasks with scratch of their own such a request needs: fewer touch less memory, and 8 of
 // each thread share out the work evenly where their number is no power of two.
 inline i64 tasks_for(i64 most, int threads) {
-  constexpr unsigned kTasksOfAThread = 8;
-  return std::min<i64>(most, std::bit_ceil(kTasksOfAThread * static_cast<unsigned>(thread_count(threads))));
+  constexpr u64 kTasksOfAThread = 8;
+  const u64 wanted = std::bit_ceil(kTasksOfAThread * static_cast<u64>(thread_count(threads)));
+  return std::min(most, static_cast<i64>(wanted));
 }
 
 #ifdef _OPENMP

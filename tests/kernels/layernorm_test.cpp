@@ -1,6 +1,8 @@
 // Contracts of LayerNorm and RMSNorm on the host, and their limits in one format.
 #include "tests/kernels/layernorm_cases.h"
 
+#include <limits>
+
 namespace outgrad::kernels {
 namespace {
 
@@ -12,6 +14,17 @@ TEST(NormSchedules, NoNumberOfTasksNeedsMoreScratch) {
                 std::min(slots, detail::kMostTasks) *
                     detail::backward_task_words(slots, std::min(slots, detail::kMostTasks), 40))
           << slots << " slots, " << tasks << " tasks";
+}
+
+// A request may be for any number of threads, of which OpenMP starts as many as it can.
+TEST(NormSchedules, ThreadsWithoutEndHaveAllTasks) {
+  for (const i64 most : {1, 16, 128}) {
+    for (const int threads : {0, 1, 3, 17, 1 << 29, std::numeric_limits<int>::max()}) {
+      const i64 tasks = tasks_for(most, threads);
+      EXPECT_TRUE(1 <= tasks && tasks <= most && (tasks & (tasks - 1)) == 0) << tasks << " of " << threads;
+      if (thread_count(threads) >= most) EXPECT_EQ(tasks, most) << threads;
+    }
+  }
 }
 
 TEST(NormContract, GammaWithoutReciprocalIsNamedUnlessItIsASideChannel) {
