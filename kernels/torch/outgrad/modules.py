@@ -479,9 +479,12 @@ class _WithStore(_Base):
     def __init__(self, *args: Any, store: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if store is not None:
-            if (why := stores.why_not_other(self.kind, store)) is not None:
-                raise ValueError(f"outgrad.{type(self).__name__}: store: {why}")
             self.store = store
+            self._expect_store()
+
+    def _expect_store(self) -> None:
+        if (why := stores.why_not_other(self.kind, self.store)) is not None:
+            raise ValueError(f"outgrad.{type(self).__name__}: store: {why}")
 
     @property
     def _as_pytorch(self) -> bool:
@@ -532,6 +535,7 @@ class Softmax(_WithStore, nn.Softmax):
         # Without a dim, PyTorch chooses one and warns.
         if self._as_pytorch or self.dim is None:
             return super().forward(x)
+        self._expect_store()
         return softmax(_as_autocast_does(x), self.dim)
 
     def _bound(self, dtype: torch.dtype | None) -> str:

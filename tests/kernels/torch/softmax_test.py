@@ -189,6 +189,10 @@ def test_what_cannot_be_is_named():
     ):
         with pytest.raises(kind, match=why):
             call()
+    module = outgrad.Softmax(-1, store="p")
+    module.store = "log2:9"
+    with pytest.raises(ValueError, match="outgrad.Softmax: store: 'log2:9' is no store of softmax"):
+        module(x)
 
 
 # --- Modules and patch ----------------------------------------------------------------------------
