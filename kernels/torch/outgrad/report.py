@@ -142,7 +142,7 @@ def _of_function(name: str) -> tuple[Callable[[], torch.nn.Module], Callable[...
         raise ValueError(f"{name}: {error}") from None
     finally:
         sys.path.pop(0)
-    made = []
+    made: list[Any] = []
 
     def model() -> torch.nn.Module:
         given = make() if callable(make) else make
