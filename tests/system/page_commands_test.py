@@ -4,7 +4,8 @@ A block of a page begins with its language. `sh`: commands, run in the order of 
 shell that ends at the first failure. `sh gpu`: the same, on a machine that may have neither a GPU nor a CUDA
 toolkit: there exit status 3, "the environment lacks something", is the other right end. `LANGUAGE PATH`: a
 file, written before what follows runs. `python` alone: for a Python with PyTorch;
-tests/kernels/torch/patching_test.py runs those. `coq` alone: a theorem that docs_test.py compares with the library.
+tests/kernels/torch/patching_test.py runs those. `coq` alone: a theorem, which docs_test.py compares with the
+library.
 
 usage: page_commands_test.py REPOSITORY BUILD
 """
