@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -115,10 +116,17 @@ void run(const Arguments& arguments, int& status) {
   if (!arguments.merge.empty()) {
     for (const std::string& file : arguments.merge) {
       for (auto& [name, unit] : gate::read_units(file, arguments.seed)) {
-        const auto [known, is_new] = units.emplace(name, unit);
-        if (!is_new && known->second != unit)
+        nlohmann::json& known = units[name];
+        if (!known.is_null() && !unit.is_null() && known != unit)
           throw SpecError(file, name, "is in another file too, with other results");
+        if (known.is_null()) known = unit;
       }
+    }
+    for (const auto& [name, unit] : units) {
+      if (unit.is_null())
+        throw SpecError(
+            "attack", "--merge",
+            "'" + name + "' is done in none of the files: a shard is missing, or was interrupted");
     }
   } else {
     if (arguments.size != "small" && arguments.size != "full")
@@ -134,9 +142,6 @@ void run(const Arguments& arguments, int& status) {
     options.fitter =
         arguments.fitter.empty() ? kernels::beside_this_program("outgrad-fit") : arguments.fitter;
     const Shard shard = arguments.shard.empty() ? Shard{} : read_shard(arguments.shard, "attack");
-    const auto ours = [&](size_t number) {
-      return number % static_cast<size_t>(shard.count) == static_cast<size_t>(shard.index - 1);
-    };
     if (options.specifications + options.stores > 0 && !std::filesystem::exists(options.fitter))
       throw kernels::EnvironmentError(options.fitter + ": the fitter is not there");
     const std::vector<std::string> files =
@@ -154,39 +159,42 @@ void run(const Arguments& arguments, int& status) {
     // Results of another run are kept, except for units that now depend on something else.
     if (!arguments.out.empty() && !arguments.fresh && std::filesystem::exists(arguments.out))
       units = gate::read_units(arguments.out, arguments.seed);
-    const auto done = [&](const std::string& name, const std::string& key, auto&& work) {
-      if (const auto old = units.find(name); old != units.end() && old->second.at("key") == key) return;
-      const auto begin = std::chrono::steady_clock::now();
-      nlohmann::json unit = work();
-      unit["key"] = key;
-      units[name] = std::move(unit);
-      fmt::print(stderr, "{}: {:.0f} s\n", name,
-                 std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-      if (!arguments.out.empty())
-        kernels::write_file(arguments.out, gate::document(units, arguments.seed).dump(1) + "\n");
+    // Units of all shards are named before the first is done, so that --merge can tell which are missing.
+    std::vector<std::function<void()>> ours;
+    const auto plan = [&](const std::string& name, size_t number, const std::string& key,
+                          const std::function<nlohmann::json()>& work) {
+      nlohmann::json& unit = units[name];
+      if (number % static_cast<size_t>(shard.count) != static_cast<size_t>(shard.index - 1)) return;
+      if (!unit.is_null() && unit.at("key") == key) return;
+      ours.emplace_back([=, &arguments, &units, &unit] {
+        const auto begin = std::chrono::steady_clock::now();
+        unit = work();
+        unit["key"] = key;
+        fmt::print(stderr, "{}: {:.0f} s\n", name,
+                   std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+        if (!arguments.out.empty())
+          kernels::write_file(arguments.out, gate::document(units, arguments.seed).dump(1) + "\n");
+      });
     };
-    if (options.most > 0) {
-      for (size_t i = 0; i < files.size(); ++i) {
-        if (!ours(i)) continue;
-        const std::string name = std::filesystem::path(files[i]).stem().string();
-        done("header " + name,
-             key_of(fmt::format("{} {} {} {} {}", options.seed, options.passes, options.most, options.only,
-                                texts[i])),
-             [&] { return gate::to_json(gate::attack_header(name, texts[i], donors, options)); });
-      }
+    for (size_t i = 0; options.most > 0 && i < files.size(); ++i) {
+      const std::string name = std::filesystem::path(files[i]).stem().string();
+      plan("header " + name, i,
+           key_of(fmt::format("{} {} {} {} {}", options.seed, options.passes, options.most, options.only,
+                              texts[i])),
+           [&, i, name] { return gate::to_json(gate::attack_header(name, texts[i], donors, options)); });
     }
     const auto judge_all = [&](const char* what, size_t count, auto&& block_of) {
       for (size_t block = 0; block * gate::kBlock < count; ++block) {
-        if (!ours(block)) continue;
         const std::vector<gate::Specification> specs = block_of(block, options);
         std::string text;
         for (const gate::Specification& spec : specs) text += spec.json;
-        done(fmt::format("{} {}", what, block), key_of(text),
-             [&] { return gate::to_json(gate::attack_specifications(specs, options)); });
+        plan(fmt::format("{} {}", what, block), block, key_of(text),
+             [&, specs] { return gate::to_json(gate::attack_specifications(specs, options)); });
       }
     };
     judge_all("specifications", options.specifications, gate::specifications_of);
     judge_all("stores", options.stores, gate::stores_of);
+    for (const auto& work : ours) work();
   }
   const nlohmann::json document = gate::document(units, arguments.seed);
   if (!arguments.out.empty()) kernels::write_file(arguments.out, document.dump(1) + "\n");

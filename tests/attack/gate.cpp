@@ -454,6 +454,7 @@ nlohmann::json document(const Units& units, std::uint64_t seed) {
   SpecificationResult specifications;
   const std::string file = "units";
   for (const auto& [name, unit] : units) {
+    if (unit.is_null()) continue;
     const JsonNode node(unit, file, name);
     if (!node.has("header")) {
       specifications.add(specifications_from(node));
@@ -491,10 +492,10 @@ Units read_units(const std::string& file, std::uint64_t seed) {
   Units units;
   for (const std::string& name : node["units"].keys()) {
     const JsonNode unit = node["units"][name];
-    unit["key"].text();
+    if (!unit.null()) unit["key"].text();
     if (unit.has("header")) {
       header_from(unit);
-    } else {
+    } else if (!unit.null()) {
       specifications_from(unit);
     }
     units[name] = unit.raw();

@@ -97,7 +97,8 @@ std::vector<Specification> specifications_of(size_t block, const Options& option
 std::vector<Specification> stores_of(size_t block, const Options& options);
 SpecificationResult attack_specifications(const std::vector<Specification>& specs, const Options& options);
 
-/// Units of work by name, as stored between runs: "header NAME", "specifications K" and "stores K".
+/// Units of work by name, as stored between runs: "header NAME", "specifications K" and "stores K"; null: of
+/// another shard, or not done yet.
 using Units = std::map<std::string, nlohmann::json>;
 nlohmann::json to_json(const HeaderResult& result);
 nlohmann::json to_json(const SpecificationResult& result);

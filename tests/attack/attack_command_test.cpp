@@ -1,0 +1,37 @@
+// `attack --merge`: of several machines' results, none may be missing.
+#include <nlohmann/json.hpp>
+
+#include "kernels/support/json_node.h"
+#include "tests/attack/commands.h"
+#include "tests/refusal.h"
+#include "tests/validation/command_fixture.h"
+
+namespace outgrad::validation {
+namespace {
+
+class AttackCommand : public CommandTest {
+ protected:
+  AttackCommand() : CommandTest("attack", add_attack) {}
+};
+
+// Two headers by two machines, each with a few mutants of one.
+TEST_F(AttackCommand, MergesAllShardsOrNone) {
+  const std::string generated = OUTGRAD_SOURCE_DIR "/kernels/generated/";
+  for (const char* shard : {"1/2", "2/2"}) {
+    EXPECT_EQ(
+        run({"--headers", generated + "gelu_e4m3_oracle.h", generated + "gelu_e5m2_oracle.h", "--only", "kO",
+             "--mutations", "3", "--specifications", "0", "--shard", shard, "--out", file(shard)}),
+        kernels::kExitHolds);
+  }
+  const std::string one = file("1/2"), two = file("2/2"), out = file("out");
+  EXPECT_EQ(refusal_of([&] { run({"--merge", two, "--out", out}); }),
+            "attack: --merge: 'header gelu_e4m3_oracle' is done in none of the files: a shard is missing, or "
+            "was interrupted");
+  EXPECT_FALSE(std::filesystem::exists(out));
+  EXPECT_EQ(run({"--merge", one, two, "--out", out}), kernels::kExitHolds);
+  EXPECT_EQ(kernels::read_json(out)["mutations"]["by_header"].keys().size(), 2u);
+  EXPECT_EQ(run({"--merge", out}), kernels::kExitHolds);
+}
+
+}  // namespace
+}  // namespace outgrad::validation
