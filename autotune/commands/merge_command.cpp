@@ -66,10 +66,11 @@ Read merge_into(const MergeOptions& options) {
   if (regular) {
     lock.emplace(out, /*create=*/false);
     if (lock->holds()) {
-      const std::string there = kernels::read_file(out);
-      const Database database = parse_database(out, there);
-      if (database.records.empty() && there.find_first_not_of(" \n\r\t") != std::string::npos)
-        throw kernels::SpecError("tune", "--out", "'" + out + "' is no database: it is not written over");
+      const Database database = load_database(out);
+      if (!database.warnings.empty())
+        throw kernels::SpecError("tune", "--out",
+                                 "a line there would be lost (" + database.warnings.front() +
+                                     "): give another file");
       read.take(database);
     }
   }

@@ -740,7 +740,8 @@ TEST(MergeCommand, RefusesInOneLineAndLeavesTheOutputAlone) {
   EXPECT_NE(newer.find("newer.jsonl:2"), std::string::npos) << newer;
   EXPECT_NE(newer.find("outgrad.tune/2"), std::string::npos) << newer;
   EXPECT_FALSE(std::filesystem::exists(out));
-  for (const char* name : {"newer.jsonl", "other.txt"}) {
+  kernels::write_file(folder / "cut.jsonl", lines_of(run_of("t1", {})) + "{\"schema\":");
+  for (const char* name : {"newer.jsonl", "other.txt", "cut.jsonl"}) {
     const std::string before = kernels::read_file(folder / name);
     EXPECT_NE(refusal<kernels::SpecError>({"--merge", good, "--out", folder / name}), "") << name;
     EXPECT_EQ(kernels::read_file(folder / name), before);
@@ -748,7 +749,7 @@ TEST(MergeCommand, RefusesInOneLineAndLeavesTheOutputAlone) {
   EXPECT_NE(refusal<kernels::IoError>({"--merge", good, "--out", good + "/out.jsonl"}), "");
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) files += entry.exists();
-  EXPECT_EQ(files, 4u) << "nothing half-written";
+  EXPECT_EQ(files, 5u) << "nothing half-written";
 }
 
 TEST(MergeCommand, AFullDiskLeavesNothing) {
