@@ -22,10 +22,11 @@ struct DeviceKey {
   const char* family = nullptr;
 };
 
-enum class Evidence {
-  none,  // the schedule that runs where nothing was tuned
+enum class Evidence {  // the best first
   measured,  // on the entry's device, against the default in the same rounds
+  measured_earlier,  // likewise, but the kernels' sources have changed since, perhaps this kernel's
   predicted,  // by the model of a device that was absent
+  none,  // the schedule that runs where nothing was tuned
 };
 
 // What an entry's schedule gained over the default where it was tuned: the default's time divided by its own.
@@ -79,7 +80,12 @@ constexpr const char* name_of(Rung rung) {
 }
 
 constexpr const char* name_of(Evidence evidence) {
-  return evidence == Evidence::measured ? "measured" : evidence == Evidence::predicted ? "predicted" : "none";
+  switch (evidence) {
+    case Evidence::measured: return "measured";
+    case Evidence::measured_earlier: return "measured_earlier";
+    case Evidence::predicted: return "predicted";
+    default: return "none";
+  }
 }
 
 // Whether this very device was tuned at this very size.
@@ -124,15 +130,14 @@ constexpr double ratio_of(i64 asked, i64 tuned) {
 }
 
 // Below 0 if a is nearer to [rows, cols] than b, above 0 if b is nearer, and 0 only if both say the same of
-// the same schedule. Criteria after the sizes make the order total: measured before predicted, then the surer
-// gain, then criteria that no table leaves open.
+// the same schedule. Criteria after the sizes make the order total: the better evidence, then the surer gain,
+// then criteria that no table leaves open.
 constexpr int compare_entries(const TunedEntry& a, const TunedEntry& b, i64 rows, i64 cols) {
   const auto three_way = [](auto x, auto y) { return x < y ? -1 : y < x ? 1 : 0; };
   if (const int order = three_way(a.cols == 0, b.cols == 0)) return order;
   if (const int order = three_way(ratio_of(cols, a.cols), ratio_of(cols, b.cols))) return order;
   if (const int order = three_way(ratio_of(rows, a.rows), ratio_of(rows, b.rows))) return order;
-  if (const int order = three_way(a.evidence != Evidence::measured, b.evidence != Evidence::measured))
-    return order;
+  if (const int order = three_way(a.evidence, b.evidence)) return order;
   if (const int order = three_way(b.speedup.low, a.speedup.low)) return order;
   if (const int order = three_way(a.cols, b.cols)) return order;
   if (const int order = three_way(a.rows, b.rows)) return order;

@@ -1,4 +1,5 @@
 // `tune --defaults FILE...`: the schedules whose worst loss over the devices of these databases is least.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <iterator>
@@ -75,11 +76,19 @@ int defaults_command(const Words& words) {
     records.insert(records.end(), std::make_move_iterator(database.records.begin()),
                    std::make_move_iterator(database.records.end()));
   }
-  const SourceHashes on_cpu = hash_sources(source_root()), on_gpu = gpu::hash_of_embedded();
-  std::vector<DefaultChoice> choices = choose_defaults(records, on_cpu);
-  const bool cpu = !choices.empty();
-  if (!cpu) choices = choose_defaults(records, on_gpu);
-  if (choices.empty())
+  const auto is_of_cpu = [](const Record& record) { return record.run.device.kind == "cpu"; };
+  const bool cpu = is_of_cpu(records.front());
+  if (std::ranges::any_of(records, [&](const Record& record) { return is_of_cpu(record) != cpu; }))
+    throw kernels::SpecError(
+        "tune: --defaults: there are records of CPUs and of GPUs: a header has schedules of one of them");
+  const SourceHashes sources = cpu ? hash_sources(source_root()) : gpu::hash_of_embedded();
+  const std::vector<DefaultChoice> choices = choose_defaults(records, sources);
+  const std::string& header = options.out;
+  std::vector<TunedChoice> entries;
+  if (!header.empty())
+    entries = winners_in(records, sources, std::filesystem::path(header).parent_path().string(),
+                         Accuracy::kAsDefault, /*earlier_too=*/true);
+  if (choices.empty() && entries.empty())
     throw kernels::SpecError(
         "tune: --defaults: no record was measured with these sources (kernels_sha256, coefficients_sha256)");
   json results = json::array();
@@ -89,13 +98,17 @@ int defaults_command(const Words& words) {
     else
       print_choice(choice);
   }
-  const std::string& header = options.out;
   if (!header.empty()) {
-    std::vector<TunedChoice> entries =
-        winners_in(records, cpu ? on_cpu : on_gpu, std::filesystem::path(header).parent_path().string(),
-                   Accuracy::kAsDefault);
     std::set<std::string> families;
-    for (const TunedChoice& entry : entries) families.insert(entry.device.family);
+    std::size_t earlier = 0;
+    for (const TunedChoice& entry : entries) {
+      families.insert(entry.device.family);
+      earlier += entry.evidence == kernels::Evidence::measured_earlier;
+    }
+    if (earlier > 0)
+      kernels::print_error_line("warning: " + std::to_string(earlier) + " of " +
+                                std::to_string(entries.size()) +
+                                " winners were measured before the kernels' sources changed");
     if (cpu || families.size() > 1) {  // one family of GPUs says nothing of the others
       const std::vector<TunedChoice> defaults = default_entries(choices);
       entries.insert(entries.end(), defaults.begin(), defaults.end());

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <tuple>
 
 #include "autotune/evidence/merge.h"
@@ -61,16 +60,11 @@ Loss joined(const Loss& a, const Loss& b) {
 
 std::vector<DefaultChoice> choose_defaults(const std::vector<Record>& records, const SourceHashes& sources) {
   std::map<std::string, std::vector<ProblemEvidence>> places;  // by problem, without its size
-  std::set<std::string> kinds;
   for (ProblemEvidence& evidence : weigh(records, Accuracy::kAsDefault)) {
     if (evidence.sources != sources) continue;
     if (evidence.baseline.empty() || !problem_named(evidence.kernel + "." + evidence.format)) continue;
-    kinds.insert(evidence.device.family.substr(0, evidence.device.family.find(':')));
     places[evidence.kernel + "." + evidence.format].push_back(std::move(evidence));
   }
-  if (kinds.size() > 1)
-    throw kernels::SpecError(
-        "tune: --defaults: there are records of CPUs and of GPUs: a header has schedules of one of them");
   std::vector<DefaultChoice> choices;
   for (auto& [name, all] : places) {
     std::sort(all.begin(), all.end(), [](const ProblemEvidence& a, const ProblemEvidence& b) {

@@ -42,7 +42,7 @@ struct DefaultChoice {
 inline constexpr double kLossTie = 0.01;
 
 // A choice for every kernel and format that these sources were measured in, whatever the order of the
-// records. Throws SpecError where there are records of CPUs and of GPUs: a schedule is of one of them.
+// records, which are all of CPUs or all of GPUs: a schedule is of one of them.
 std::vector<DefaultChoice> choose_defaults(const std::vector<Record>& records, const SourceHashes& sources);
 
 // The entries for every device and size; none where the default itself is chosen.

@@ -168,7 +168,8 @@ ProblemEvidence weigh_problem(std::vector<Record> records) {
     i64 most = -1;
     bool timed = false;
     for (const Record& record : measurements) {
-      const bool measured = record.state == "timed" && record.speedup && rounds_of(record) > 0;
+      const bool measured =
+          record.state == "timed" && record.speedup && rounds_of(record) > 0;
       if (measured) estimates.push_back(estimate_of(record));
       timed |= record.state == "timed";
       if (bars(record)) evidence.barred = record.rejected.reason;
@@ -400,6 +401,25 @@ std::vector<ProblemEvidence> weigh(const std::vector<Record>& records, Accuracy 
   return weighed;
 }
 
+std::vector<ProblemEvidence> of_one_version(std::vector<ProblemEvidence> problems,
+                                            std::span<const SourceHashes> present) {
+  const auto place_of = [](const ProblemEvidence& p) {
+    return std::pair(p.device.device, static_cast<const ProblemRecord&>(p));
+  };
+  std::map<std::pair<std::string, ProblemRecord>, std::tuple<bool, int, SourceHashes>> best;
+  for (const ProblemEvidence& problem : problems) {
+    int rounds = 0;
+    for (const VariantEvidence& evidence : problem.variants) rounds += evidence.rounds;
+    const bool is_present = std::ranges::find(present, problem.sources) != present.end();
+    auto& found = best[place_of(problem)];
+    found = std::max(found, {is_present, rounds, problem.sources});
+  }
+  std::erase_if(problems, [&](const ProblemEvidence& problem) {
+    return std::get<SourceHashes>(best.at(place_of(problem))) != problem.sources;
+  });
+  return problems;
+}
+
 std::vector<std::string> databases_in(const std::string& folder) {
   std::vector<std::string> paths;
   std::error_code error;
@@ -413,30 +433,6 @@ std::vector<std::string> databases_in(const std::string& folder) {
 std::string published_folder() { return source_root() + "/notebooks_data/tuned"; }
 
 namespace {
-
-using Shapes = std::map<ProblemRecord, std::vector<ProblemEvidence>>;
-
-// For each shape the evidence of one version of the sources: the present one, else the one with the most
-// rounds.
-Shapes present_evidence(const std::vector<Record>& all, const std::vector<SourceHashes>& present,
-                        Accuracy accuracy) {
-  const auto weight = [&](const ProblemEvidence& p) {
-    const bool is_present = std::find(present.begin(), present.end(), p.sources) != present.end();
-    int rounds = 0;
-    for (const VariantEvidence& evidence : p.variants) rounds += evidence.rounds;
-    return std::tuple(is_present, rounds, p.sources.kernels, p.sources.coefficients);
-  };
-  Shapes shapes;
-  for (ProblemEvidence& problem : weigh(all, accuracy)) {
-    std::vector<ProblemEvidence>& chosen = shapes[problem];
-    if (!chosen.empty() && chosen.front().sources != problem.sources) {
-      if (weight(problem) < weight(chosen.front())) continue;
-      chosen.clear();
-    }
-    chosen.push_back(std::move(problem));
-  }
-  return shapes;
-}
 
 // The default, the winner, what is barred, and so many more, by lower bound.
 std::set<std::string> wanted_of(const ProblemEvidence& problem, std::size_t variants) {
@@ -456,24 +452,22 @@ std::set<std::string> wanted_of(const ProblemEvidence& problem, std::size_t vari
 }
 
 // So many runs of so many variants of each shape.
-std::vector<Record> selection(const std::vector<Record>& all, const Shapes& shapes, std::size_t variants,
-                              std::size_t runs) {
+std::vector<Record> selection(const std::vector<Record>& all, const std::vector<ProblemEvidence>& problems,
+                              std::size_t variants, std::size_t runs) {
   std::vector<Record> kept;
-  for (const auto& [shape, versions] : shapes) {
-    for (const ProblemEvidence& problem : versions) {
-      const std::set<std::string> wanted = wanted_of(problem, variants);
-      std::map<std::string, std::vector<Record>> by_variant;
-      for (const Record& record : all) {
-        const bool here = record.kernel == problem.kernel && record.format == problem.format &&
-                          record.rows == problem.rows && record.cols == problem.cols &&
-                          record.run.hashes == problem.sources;
-        const bool counts = bars(record) || (rounds_of(record) > 0 && record.elements == problem.elements);
-        if (const std::string identity = identity_of(record); here && counts && wanted.count(identity) != 0)
-          by_variant[identity].push_back(record);
-      }
-      for (auto& [identity, measurements] : by_variant)
-        for (Record& record : most_telling(std::move(measurements), runs)) kept.push_back(std::move(record));
+  for (const ProblemEvidence& problem : problems) {
+    const std::set<std::string> wanted = wanted_of(problem, variants);
+    std::map<std::string, std::vector<Record>> by_variant;
+    for (const Record& record : all) {
+      const bool here = record.kernel == problem.kernel && record.format == problem.format &&
+                        record.rows == problem.rows && record.cols == problem.cols &&
+                        record.run.hashes == problem.sources;
+      const bool counts = bars(record) || (rounds_of(record) > 0 && record.elements == problem.elements);
+      if (const std::string identity = identity_of(record); here && counts && wanted.count(identity) != 0)
+        by_variant[identity].push_back(record);
     }
+    for (auto& [identity, measurements] : by_variant)
+      for (Record& record : most_telling(std::move(measurements), runs)) kept.push_back(std::move(record));
   }
   return united(std::move(kept));
 }
@@ -500,11 +494,11 @@ std::vector<Published> publish(const std::vector<Record>& records, const std::ve
     const std::string before = std::filesystem::exists(file.path, error) ? kernels::read_file(file.path) : "";
     for (const Record& record : parse_database(file.path, before).records) own.push_back(reviewable(record));
     const std::vector<Record> all = united(std::move(own));
-    const Shapes shapes = present_evidence(all, present, accuracy);
+    const std::vector<ProblemEvidence> problems = of_one_version(weigh(all, accuracy), present);
     constexpr std::size_t kMostVariants = 4, kMostRuns = 8;  // beside the default and the winner
     std::string text;
     for (std::size_t variants = kMostVariants, runs = kMostRuns;;) {
-      const std::vector<Record> kept = selection(all, shapes, variants, runs);
+      const std::vector<Record> kept = selection(all, problems, variants, runs);
       text = published_text(kept);
       file.records = kept.size();
       if (text.size() < kMostPublishedBytes || (variants == 0 && runs == 1)) break;
@@ -513,7 +507,7 @@ std::vector<Published> publish(const std::vector<Record>& records, const std::ve
       else
         --variants;
     }
-    file.problems = shapes.size();
+    file.problems = problems.size();
     file.bytes = text.size();
     file.changed = text != before;
     if (file.changed) kernels::write_file(file.path, text);

@@ -84,6 +84,11 @@ bool is_eligible(const Record& record, Accuracy accuracy);
 // decides. Those of fits that may not be chosen say nothing.
 std::vector<ProblemEvidence> weigh(const std::vector<Record>& records, Accuracy accuracy);
 
+// What of it is of one version of the sources for each device and size: of a present one, else of the one
+// with the most rounds.
+std::vector<ProblemEvidence> of_one_version(std::vector<ProblemEvidence> problems,
+                                            std::span<const SourceHashes> present);
+
 // ---- publishing
 
 // The part of a record that is worth reviewing and names no place: no samples, no messages of compilers, no

@@ -102,12 +102,6 @@ std::string float_text(double value) {
   return text;
 }
 
-const char* evidence_text(kernels::Evidence evidence) {
-  return evidence == kernels::Evidence::measured    ? "Evidence::measured"
-         : evidence == kernels::Evidence::predicted ? "Evidence::predicted"
-                                                    : "Evidence::none";
-}
-
 bool is_for_every_device(const DeviceKey& key) {
   return key.device.empty() && key.architecture.empty() && key.family.empty();
 }
@@ -198,7 +192,7 @@ std::string table_text(std::span<const TunedChoice> choices, Backend backend,
                std::to_string(choice.problem.cols) + ", " +
                std::to_string(std::min(index[i], instances.size())) + ", " +
                literal(choice.standard ? "default" : choice.variant) + ",\n       " +
-               evidence_text(choice.evidence) + ", {" + float_text(choice.speedup.median) + ", " +
+               "Evidence::" + name_of(choice.evidence) + ", {" + float_text(choice.speedup.median) + ", " +
                float_text(choice.speedup.low) + ", " + float_text(choice.speedup.high) + "}},\n";
   }
   std::string text, list;
@@ -271,16 +265,18 @@ TunedChoice tuned_choice(const AnyVariant& variant, const DeviceKey& device, ker
 }
 
 std::vector<TunedChoice> winners_in(const std::vector<Record>& records, const SourceHashes& sources,
-                                    const std::string& folder, Accuracy accuracy) {
+                                    const std::string& folder, Accuracy accuracy, bool earlier_too) {
   std::vector<TunedChoice> winners;
-  for (const ProblemEvidence& evidence : weigh(records, accuracy)) {
-    if (evidence.sources != sources) continue;
+  for (const ProblemEvidence& evidence : of_one_version(weigh(records, accuracy), {&sources, 1})) {
+    const bool is_earlier = evidence.sources != sources;
+    if (is_earlier && !earlier_too) continue;
     const std::optional<Problem> problem = problem_of(evidence);
     // Without a record of the default nothing is known to be better than it, and `winner` names no variant.
     if (!problem || evidence.baseline.empty()) continue;
     const VariantEvidence& winner = evidence.variants[evidence.winner];
     auto choice = choice_of(*problem, evidence.device, winner.record, winner.speedup, folder);
     if (!choice) continue;
+    if (is_earlier) choice->evidence = kernels::Evidence::measured_earlier;
     try {
       choice_holds(*choice);
       choice->standard = winner.record.is_default == true && backend_of(evidence.device) == Backend::kCuda;

@@ -37,9 +37,10 @@ TunedChoice tuned_choice(const AnyVariant& variant, const DeviceKey& device, ker
 
 // What the evidence in the records chooses (merge.h) for each device and size that these sources were
 // measured on. `folder`: of the header to be; a winner whose fit has a header that is not there is left out,
-// and so is, with a warning, one whose parameters are no schedule's.
+// and so is, with a warning, one whose parameters are no schedule's. `earlier_too`: also for those that other
+// sources were measured on, and not these; the entry says so.
 std::vector<TunedChoice> winners_in(const std::vector<Record>& records, const SourceHashes& sources,
-                                    const std::string& folder, Accuracy accuracy);
+                                    const std::string& folder, Accuracy accuracy, bool earlier_too = false);
 
 // The header's text. `origin` is a comment line on where it comes from. Kernels and formats that no choice is
 // for keep the default's table; so does every device that no entry is for, and so do sizes of which a GPU's

@@ -17,7 +17,7 @@ struct GeluBackward<float> : DefaultBackward<float> {
   using Choices = kernels::Choices<DefaultBackward<float>>;
   static constexpr TunedEntry kEntries[] = {
       {kTunedDevices[0], 1, 67108864, 0, "default",
-       Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
+       Evidence::measured_earlier, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
 
@@ -26,7 +26,7 @@ struct GeluBackward<F16> : DefaultBackward<F16> {
   using Choices = kernels::Choices<DefaultBackward<F16>>;
   static constexpr TunedEntry kEntries[] = {
       {kTunedDevices[0], 1, 134217728, 0, "default",
-       Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
+       Evidence::measured_earlier, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
 
@@ -39,7 +39,7 @@ struct GeluBackward<BF16> : GeluBackwardBf16Choice0 {
   using Choices = kernels::Choices<GeluBackwardBf16Choice0, DefaultBackward<BF16>>;
   static constexpr TunedEntry kEntries[] = {
       {kTunedDevices[0], 1, 134217728, 0, "bf16.gelu_bf16.ipt_32.tpb_256.vec_16.tab_spread.grid_all.occ_3.ld_wb.st_wb",
-       Evidence::measured, {1.0437f, 1.0378f, 1.0568f}},
+       Evidence::measured_earlier, {1.0437f, 1.0378f, 1.0568f}},
       {kTunedDevices[0], 1, 131072, 1, "default",
        Evidence::none, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 1}};
@@ -50,7 +50,7 @@ struct GeluForward<float> : DefaultForward<float> {
   using Choices = kernels::Choices<DefaultForward<float>>;
   static constexpr TunedEntry kEntries[] = {
       {kTunedDevices[0], 1, 67108864, 0, "default",
-       Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
+       Evidence::measured_earlier, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
 
@@ -59,7 +59,7 @@ struct GeluForward<F16> : DefaultForward<F16> {
   using Choices = kernels::Choices<DefaultForward<F16>>;
   static constexpr TunedEntry kEntries[] = {
       {kTunedDevices[0], 1, 134217728, 0, "default",
-       Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
+       Evidence::measured_earlier, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
 
@@ -72,7 +72,7 @@ struct GeluForward<BF16> : GeluForwardBf16Choice0 {
   using Choices = kernels::Choices<GeluForwardBf16Choice0, DefaultForward<BF16>>;
   static constexpr TunedEntry kEntries[] = {
       {kTunedDevices[0], 1, 134217728, 0, "bf16.gelu_forward_bf16.ipt_48.tpb_256.vec_16.tab_spread.grid_32.occ_3.ld_wb.st_wb",
-       Evidence::measured, {1.1104f, 1.1001f, 1.1190f}},
+       Evidence::measured_earlier, {1.1104f, 1.1001f, 1.1190f}},
       {kTunedDevices[0], 1, 131072, 1, "default",
        Evidence::none, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 1}};
@@ -87,7 +87,7 @@ struct BiasGeluBackward<float> : BiasGeluBackwardF32Choice0 {
   using Choices = kernels::Choices<BiasGeluBackwardF32Choice0, DefaultBackward<float>>;
   static constexpr TunedEntry kEntries[] = {
       {kTunedDevices[0], 16384, 1024, 0, "f32.gelu_f32.ipt_16.tpb_256.vec_16.tab_spread.grid_all.occ_1.ld_wb.st_wb",
-       Evidence::measured, {1.0196f, 1.0019f, 1.0494f}},
+       Evidence::measured_earlier, {1.0196f, 1.0019f, 1.0494f}},
       {{}, 0, 0, 1}};
 };
 
@@ -96,7 +96,7 @@ struct BiasGeluBackward<F16> : DefaultBackward<F16> {
   using Choices = kernels::Choices<DefaultBackward<F16>>;
   static constexpr TunedEntry kEntries[] = {
       {kTunedDevices[0], 16384, 1024, 0, "default",
-       Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
+       Evidence::measured_earlier, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
 
@@ -105,7 +105,7 @@ struct BiasGeluBackward<BF16> : DefaultBackward<BF16> {
   using Choices = kernels::Choices<DefaultBackward<BF16>>;
   static constexpr TunedEntry kEntries[] = {
       {kTunedDevices[0], 16384, 1024, 0, "default",
-       Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
+       Evidence::measured_earlier, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
 
@@ -114,7 +114,7 @@ struct BiasGeluForward<float> : DefaultForward<float> {
   using Choices = kernels::Choices<DefaultForward<float>>;
   static constexpr TunedEntry kEntries[] = {
       {kTunedDevices[0], 16384, 1024, 0, "default",
-       Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
+       Evidence::measured_earlier, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
 
@@ -123,7 +123,7 @@ struct BiasGeluForward<F16> : DefaultForward<F16> {
   using Choices = kernels::Choices<DefaultForward<F16>>;
   static constexpr TunedEntry kEntries[] = {
       {kTunedDevices[0], 16384, 1024, 0, "default",
-       Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
+       Evidence::measured_earlier, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
 
@@ -132,7 +132,7 @@ struct BiasGeluForward<BF16> : DefaultForward<BF16> {
   using Choices = kernels::Choices<DefaultForward<BF16>>;
   static constexpr TunedEntry kEntries[] = {
       {kTunedDevices[0], 16384, 1024, 0, "default",
-       Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
+       Evidence::measured_earlier, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
 
@@ -141,7 +141,7 @@ struct LayernormBackward<float> : DefaultNormBackward {
   using Choices = kernels::Choices<DefaultNormBackward>;
   static constexpr TunedEntry kEntries[] = {
       {kTunedDevices[0], 16384, 1024, 0, "default",
-       Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
+       Evidence::measured_earlier, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
 
@@ -150,7 +150,7 @@ struct LayernormBackward<F16> : DefaultNormBackward {
   using Choices = kernels::Choices<DefaultNormBackward>;
   static constexpr TunedEntry kEntries[] = {
       {kTunedDevices[0], 16384, 1024, 0, "default",
-       Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
+       Evidence::measured_earlier, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
 
@@ -159,7 +159,7 @@ struct LayernormBackward<BF16> : DefaultNormBackward {
   using Choices = kernels::Choices<DefaultNormBackward>;
   static constexpr TunedEntry kEntries[] = {
       {kTunedDevices[0], 16384, 1024, 0, "default",
-       Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
+       Evidence::measured_earlier, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
 
@@ -168,7 +168,7 @@ struct LayernormForward<float> : DefaultNormForward {
   using Choices = kernels::Choices<DefaultNormForward>;
   static constexpr TunedEntry kEntries[] = {
       {kTunedDevices[0], 16384, 1024, 0, "default",
-       Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
+       Evidence::measured_earlier, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
 
@@ -177,7 +177,7 @@ struct LayernormForward<F16> : DefaultNormForward {
   using Choices = kernels::Choices<DefaultNormForward>;
   static constexpr TunedEntry kEntries[] = {
       {kTunedDevices[0], 16384, 1024, 0, "default",
-       Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
+       Evidence::measured_earlier, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
 
@@ -191,7 +191,7 @@ struct LayernormForward<BF16> : LayernormForwardBf16Choice0 {
       {kTunedDevices[0], 16384, 1025, 1, "default",
        Evidence::none, {1.0000f, 1.0000f, 1.0000f}},
       {kTunedDevices[0], 16384, 1024, 0, "bf16.n1024.wpr_1.oct_4.rpb_2.vec_16.home_registers.grid_0.occ_16.ahead_0.ld_cs.st_wb",
-       Evidence::measured, {1.0909f, 1.0524f, 1.1313f}},
+       Evidence::measured_earlier, {1.0909f, 1.0524f, 1.1313f}},
       {kTunedDevices[0], 16384, 512, 1, "default",
        Evidence::none, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 1}};
@@ -202,7 +202,7 @@ struct RmsnormBackward<float> : DefaultNormBackward {
   using Choices = kernels::Choices<DefaultNormBackward>;
   static constexpr TunedEntry kEntries[] = {
       {kTunedDevices[0], 16384, 1024, 0, "default",
-       Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
+       Evidence::measured_earlier, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
 
@@ -211,7 +211,7 @@ struct RmsnormBackward<BF16> : DefaultNormBackward {
   using Choices = kernels::Choices<DefaultNormBackward>;
   static constexpr TunedEntry kEntries[] = {
       {kTunedDevices[0], 16384, 1024, 0, "default",
-       Evidence::measured, {1.0000f, 1.0000f, 1.0000f}},
+       Evidence::measured_earlier, {1.0000f, 1.0000f, 1.0000f}},
       {{}, 0, 0, 0}};
 };
 

@@ -9,11 +9,13 @@
 #include <map>
 #include <random>
 
+#include "autotune/commands/commands.h"
 #include "autotune/cpu/compile.h"
 #include "autotune/evidence/merge.h"
 #include "autotune/records/database.h"
 #include "kernels/support/files.h"
 #include "tests/autotune/records/tuning_records.h"
+#include "tests/refusal.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -135,9 +137,15 @@ TEST(Defaults, OtherFitsOtherSourcesAndBarredVariantsAreOut) {
   wrong.rejected = {"verify", "wrong answer", "dx[0]", {}};
   records.push_back(wrong);
   EXPECT_EQ(choose_defaults(records, kSources).at(0).choice().variant, "default");
+}
 
-  records = joined(records, run(gpu_device(), 4096, {{"default", 1}, {"a", 1.5}}));
-  EXPECT_THROW(choose_defaults(records, kSources), kernels::SpecError);
+TEST(Defaults, AreOfCpusOrOfGpus) {
+  const kernels::ScratchFolder folder;
+  const std::string database = folder / "both.jsonl";
+  append_records(
+      database, joined(run(device_of(1), 4096, {{"default", 1}}), run(gpu_device(), 4096, {{"default", 1}})));
+  EXPECT_EQ(refusal_of([&] { tune_command({"--defaults", database}); }),
+            "tune: --defaults: there are records of CPUs and of GPUs: a header has schedules of one of them");
 }
 
 // What is published of real machines gives a table, too.

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <random>
 
+#include "autotune/commands/commands.h"
 #include "autotune/cpu/compile.h"
 #include "autotune/measure/device.h"
 #include "autotune/records/database.h"
@@ -441,22 +442,42 @@ TEST(Winners, OfAGpuAreTheDefaultOnlyWhereItWasMeasuredAndWon) {
   EXPECT_EQ(found({{"alone", 1.5}}), "none") << "whatever it is better than, or a barred one";
 }
 
-// kernels/generated/tuned_default_cuda.h, for the sources that a GPU measured last.
-TEST(Winners, OfThePublishedRecordsOfGpusAreTheDefaultsThere) {
+// Of each problem the present sources' records, else those of the sources with the most rounds, and the entry
+// says so.
+TEST(Winners, OfEarlierSourcesSaySo) {
   std::vector<Record> records;
-  for (const auto& entry : std::filesystem::directory_iterator(source_root() + "/notebooks_data/tuned")) {
-    if (!entry.path().filename().string().starts_with("cuda_")) continue;
-    const Database database = load_database(entry.path().string());
-    records.insert(records.end(), database.records.begin(), database.records.end());
-  }
-  ASSERT_FALSE(records.empty());
-  const Record& last =
-      *std::max_element(records.begin(), records.end(),
-                        [](const Record& a, const Record& b) { return a.run.time < b.run.time; });
-  const std::string header =
-      tuned_header(winners_in(records, last.run.hashes, "", Accuracy::kAsDefault), Backend::kCuda,
-                   "by tune --defaults, from records of several runs", Accuracy::kAsDefault);
-  EXPECT_EQ(header, kernels::read_file(source_root() + "/kernels/generated/tuned_default_cuda.h"))
+  const auto run = [&](const char* sources, kernels::i64 elements, const char* winner) {
+    for (const char* variant : {"default", winner}) {
+      const double speedup = variant == winner ? 1.5 : 1;
+      Measured m{variant, speedup, speedup, speedup};
+      m.elements = elements, m.kernels = sources;
+      records.push_back(m.record());
+      records.back().parameters = {{"unroll", 4}, {"fit", "GeluBf16"}};
+    }
+  };
+  run("k0", 1024, "old"), run("k0", 4096, "older"), run("k1", 1024, "new");
+  const auto found = [&](bool earlier_too) {
+    std::string all;
+    for (const TunedChoice& choice : winners_in(records, {"k1", "c1"}, "", Accuracy::kAsDefault, earlier_too))
+      all += choice.variant + " " + name_of(choice.evidence) + ";";
+    return all;
+  };
+  EXPECT_EQ(found(false), "new measured;");
+  EXPECT_EQ(found(true), "older measured_earlier;new measured;");
+}
+
+TEST(Winners, OfThePublishedRecordsOfGpusAreTheDefaultsThere) {
+  std::vector<std::string> args = {"--defaults"};
+  for (const std::string& path : databases_in(source_root() + "/notebooks_data/tuned"))
+    if (path.find("/cuda_") != std::string::npos) args.push_back(path);
+  const kernels::ScratchFolder folder;
+  args.insert(args.end(), {"--out", folder / "tuned.h"});
+  Captured captured_out(Captured::kStdout);
+  const int status = tune_command(args);
+  captured_out.release();
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(kernels::read_file(folder / "tuned.h"),
+            kernels::read_file(source_root() + "/kernels/generated/tuned_default_cuda.h"))
       << "./outgrad tune --defaults notebooks_data/tuned/cuda_*.jsonl --out that header";
 }
 
