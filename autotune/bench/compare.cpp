@@ -61,7 +61,7 @@ std::string source_of(const std::string& header, const std::string& root, Format
 
 }  // namespace
 
-Interval Comparison::gain() const { return ratio_interval(before_ns, after_ns, kept(), /*seed=*/1); }
+Interval Comparison::gain() const { return ratio_interval(before_ns, after_ns, kept()); }
 
 double Comparison::gb_per_s(const std::vector<double>& ns) const {
   return problem.bytes() / kernels::median(kept_of(ns, kept()));

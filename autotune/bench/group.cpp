@@ -17,7 +17,7 @@ double BenchGroup::gb_per_s(const BenchCase& which) const {
 }
 
 Interval BenchGroup::share_of_triad(const BenchCase& which) const {
-  const Interval ratio = ratio_interval(cases.front().ns, which.ns, kept(), /*seed=*/1);
+  const Interval ratio = ratio_interval(cases.front().ns, which.ns, kept());
   const double scale = which.bytes / cases.front().bytes;
   return {ratio.median * scale, ratio.low * scale, ratio.high * scale};
 }
@@ -26,7 +26,7 @@ Interval BenchGroup::speed_against(const BenchCase& which, const std::string& pe
   const auto other =
       std::find_if(cases.begin(), cases.end(), [&](const BenchCase& c) { return c.name == peer; });
   if (other == cases.end()) return {0, 0, 0};
-  const Interval ratio = ratio_interval(other->ns, which.ns, kept(), /*seed=*/1);
+  const Interval ratio = ratio_interval(other->ns, which.ns, kept());
   const double scale = which.elements / other->elements;
   return {ratio.median * scale, ratio.low * scale, ratio.high * scale};
 }

@@ -184,8 +184,8 @@ std::vector<StoreSpeed> store_speeds(StoredLayer layer, FormatId format, i64 n, 
   std::vector<StoreSpeed> speeds;
   for (std::size_t k = 0; k < stores.size(); ++k) {
     speeds.push_back({stores[k].name, stores[k].forward_bytes, stores[k].backward_bytes,
-                      ratio_interval(ns[0], ns[2 * k], kept_ones, seed),
-                      ratio_interval(ns[1], ns[2 * k + 1], kept_ones, seed), kept_ones});
+                      ratio_interval(ns[0], ns[2 * k], kept_ones),
+                      ratio_interval(ns[1], ns[2 * k + 1], kept_ones), kept_ones});
   }
   return speeds;
 }

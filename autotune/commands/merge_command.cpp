@@ -68,9 +68,9 @@ Read merge_into(const MergeOptions& options) {
     if (lock->holds()) {
       const Database database = load_database(out);
       if (!database.warnings.empty())
-        throw kernels::SpecError("tune", "--out",
-                                 "a line there would be lost (" + database.warnings.front() +
-                                     "): give another file");
+        throw kernels::SpecError(
+            "tune", "--out",
+            "a line there would be lost (" + database.warnings.front() + "): give another file");
       read.take(database);
     }
   }

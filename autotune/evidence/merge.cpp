@@ -86,7 +86,7 @@ Estimate estimate_of(const Record& record) {
   // be narrower.
   constexpr double kLeastDeviation = 1e-3;
   const double low = std::log(speedup.low), high = std::log(speedup.high);
-  // A bootstrap's interval need not hold the median of few rounds.
+  // A bootstrap's interval, which earlier records have, need not hold the median of few rounds.
   const double median = std::clamp(std::log(speedup.median), low, high);
   const double z = normal_quantile(speedup.confidence.value_or(kConfidence));
   return {median, low, high, std::max((high - low) / (2 * z), kLeastDeviation), rounds_of(record)};
@@ -169,7 +169,7 @@ ProblemEvidence weigh_problem(std::vector<Record> records) {
     bool timed = false;
     for (const Record& record : measurements) {
       const bool measured =
-          record.state == "timed" && record.speedup && rounds_of(record) > 0;
+          record.state == "timed" && record.speedup && rounds_of(record) >= i64{kFewestRounds};
       if (measured) estimates.push_back(estimate_of(record));
       timed |= record.state == "timed";
       if (bars(record)) evidence.barred = record.rejected.reason;

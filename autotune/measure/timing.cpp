@@ -69,22 +69,15 @@ std::vector<double> kept_of(const std::vector<double>& values, const std::vector
 }
 
 Interval ratio_interval(const std::vector<double>& numerator, const std::vector<double>& denominator,
-                        const std::vector<bool>& kept, std::uint64_t seed) {
+                        const std::vector<bool>& kept) {
   const std::vector<double> above = kept_of(numerator, kept), below = kept_of(denominator, kept);
   const std::size_t n = std::min(above.size(), below.size());
   if (n == 0) return {};
-  std::vector<double> ratios(n), resample(n);
+  std::vector<double> ratios(n);
   for (std::size_t r = 0; r < n; ++r) ratios[r] = above[r] / below[r];
-
-  constexpr int kResamples = 2000;  // the 0.5% tails then rest on ten resamples each
-  std::vector<double> medians(kResamples);
-  for (double& value : medians) {
-    for (double& ratio : resample) ratio = ratios[kernels::next_random(seed) % n];
-    value = kernels::median(resample);
-  }
-  std::sort(medians.begin(), medians.end());
-  const auto tail = static_cast<std::size_t>((1 - kConfidence) / 2 * kResamples);
-  return {kernels::median(ratios), medians[tail], medians[kResamples - 1 - tail]};
+  std::sort(ratios.begin(), ratios.end());
+  const std::size_t end = std::max(kernels::place_of_bound(n, kConfidence), std::size_t{1}) - 1;
+  return {kernels::median(ratios), ratios[end], ratios[n - 1 - end]};
 }
 
 std::size_t count_of(const std::vector<bool>& kept) {

@@ -2,9 +2,9 @@
 // baseline included.
 //
 // Shared cores drift by tens of percent within seconds, so times from different seconds do not compare.
-// Within one round they do: what is reported is per-round ratios, their median and a bootstrap interval. A
-// round during which the machine was disturbed shows in its ceiling; such rounds are kept as data and left
-// out of every figure.
+// Within one round they do: what is reported is per-round ratios, their median and what holds it. A round
+// during which the machine was disturbed shows in its ceiling; such rounds are kept as data and left out of
+// every figure.
 #pragma once
 
 #include <chrono>
@@ -79,10 +79,11 @@ bool is_figure(const Interval& interval, std::size_t rounds);
 // `scale`.
 std::string too_noisy(const Interval& interval, const std::vector<bool>& kept, double scale = 1);
 std::size_t count_of(const std::vector<bool>& kept);
-// Median of numerator[r] / denominator[r] over the rounds kept, and its percentile-bootstrap interval at
-// kConfidence. All 1 when no round is kept.
+// Median of numerator[r] / denominator[r] over the rounds kept, and the ratios that hold it between them at
+// kConfidence, however ratios are spread; of fewer than kFewestRounds the least and the largest, which do
+// not. All 1 when no round is kept.
 Interval ratio_interval(const std::vector<double>& numerator, const std::vector<double>& denominator,
-                        const std::vector<bool>& kept, std::uint64_t seed);
+                        const std::vector<bool>& kept);
 
 // Spearman's rank correlation of two lists of one length: Pearson's of their ranks, equal values sharing the
 // mean of theirs. NaN for fewer than two pairs, and where all values of a list are equal.

@@ -124,8 +124,7 @@ class TimingSession {
     std::vector<std::pair<double, std::size_t>> ranked;
     for (std::size_t i = 1; i < items.size(); ++i)  // items[0] is the default
       ranked.push_back(
-          {ratio_interval(screening.times_ns()[i + 1], screening.times_ns()[1], keep, settings_.seed).median,
-           items[i]});
+          {ratio_interval(screening.times_ns()[i + 1], screening.times_ns()[1], keep).median, items[i]});
     std::sort(ranked.begin(), ranked.end());
     std::vector<std::size_t> finalists = {items.front()};
     for (std::size_t i = 0; i < ranked.size() && i < static_cast<std::size_t>(settings_.finalists); ++i)
@@ -177,9 +176,9 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
     const bool final = !finals.ns[i].empty();
     const RoundSamples& source = final ? finals : screening;
     const std::vector<bool>& keep = final ? keep_final : keep_screening;
-    m.speedup[i] = ratio_interval(source.ns[0], source.ns[i], keep, settings.seed + i);
-    m.share_of_ceiling[i] = ratio_interval(source.ceiling_ns, source.ns[i], keep, settings.seed).median *
-                            bytes / finals.ceiling.bytes.value_or(0);
+    m.speedup[i] = ratio_interval(source.ns[0], source.ns[i], keep);
+    m.share_of_ceiling[i] = ratio_interval(source.ceiling_ns, source.ns[i], keep).median * bytes /
+                            finals.ceiling.bytes.value_or(0);
     if (i > 0 && (!final || kept_final < kLeastRounds)) continue;
     const AnyVariant& variant = candidates[i].variant();
     contenders.push_back(
@@ -224,7 +223,8 @@ Record record_of(const Candidate& candidate, std::size_t index, const Measuremen
   record.screening = {timed->screening_ns, m->screening.ns.front(), m->screening.ceiling_ns, {}};
   record.final = {timed->final_ns, m->finals.ns.front(), m->finals.ceiling_ns, {}};
   record.discarded_rounds = m->discarded_rounds;
-  record.speedup = {m->speedup[index], kConfidence};
+  record.speedup = {m->speedup[index],
+                    count_of(keep) < kFewestRounds ? std::nullopt : std::optional(kConfidence)};
   record.gb_per_s = *record.bytes / kernels::median(kept_of(ns, keep));
   record.share_of_ceiling = m->share_of_ceiling[index];
   record.winner = m->decided && index == m->winner;

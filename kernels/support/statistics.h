@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <vector>
@@ -15,6 +16,20 @@ inline double median(std::vector<double> values) {
   std::nth_element(values.begin(), middle, values.end());
   if (values.size() % 2 == 1) return *middle;
   return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+// The largest k for which the k-th of n values from either end hold the median of what they are drawn from
+// between them with this confidence, however it is spread; 0 where there are too few values. The median lies
+// below the k-th with the chance of fewer than k heads in n throws.
+inline std::size_t place_of_bound(std::size_t n, double confidence) {
+  double chance = std::pow(0.5, static_cast<double>(n)), below = 0;
+  std::size_t k = 0;
+  while (2 * (below + chance) <= 1 - confidence) {
+    below += chance;
+    chance *= static_cast<double>(n - k) / static_cast<double>(k + 1);
+    ++k;
+  }
+  return k;
 }
 
 }  // namespace outgrad::kernels

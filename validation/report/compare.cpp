@@ -25,19 +25,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kConfidence = 0.99;
 
-/// Of n values in order, the k-th from either end: the widest of such intervals that is not needed is left
-/// out. The median lies below the k-th of n with the chance of fewer than k heads in n throws.
-std::size_t place_of_bound(std::size_t n) {
-  double chance = std::pow(0.5, static_cast<double>(n)), below = 0;
-  std::size_t k = 0;
-  while (2 * (below + chance) <= 1 - kConfidence) {
-    below += chance;
-    chance *= static_cast<double>(n - k) / static_cast<double>(k + 1);
-    ++k;
-  }
-  return k;
-}
-
 // ---- sweeps
 
 void read_maxima(const Node& domain, const std::string& of, std::vector<Comparable>& figures) {
@@ -182,7 +169,7 @@ const char* to_string(Change change) {
 Comparable median_of(std::vector<double> values) {
   Comparable figure{.of = {}, .quantity = {}, .value = kernels::median(values)};
   std::sort(values.begin(), values.end());
-  if (const std::size_t k = place_of_bound(values.size()); k > 0)
+  if (const std::size_t k = kernels::place_of_bound(values.size(), kConfidence); k > 0)
     figure.interval = ConfidenceInterval{values[k - 1], values[values.size() - k]};
   return figure;
 }
