@@ -2,14 +2,18 @@
 #include "kernels/support/files.h"
 
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
+
+#include "kernels/support/process.h"
 
 namespace outgrad::kernels {
 namespace {
@@ -181,9 +185,25 @@ ScratchFolder::ScratchFolder() {
   if (::mkdtemp(path_.data()) == nullptr)
     throw EnvironmentError(IoError(path_, "create", errno).what() +
                            std::string("; TMPDIR names another folder"));
+  // A copy of this process, which no signal to its group reaches, is told when this one has ended.
+  guard_ = start_copy([this, owner = ::getpid()] {
+    ::setsid();
+    sigset_t end;
+    sigemptyset(&end), sigaddset(&end, SIGTERM);
+    ::sigprocmask(SIG_BLOCK, &end, nullptr);
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    for (int signal = 0; ::getppid() == owner;) ::sigwait(&end, &signal);
+    std::error_code ignored;
+    // what the ended process started may write a last file while this goes on
+    for (int tries = 0; tries < 100 && fs::exists(path_, ignored); ++tries, ::usleep(50'000))
+      fs::remove_all(path_, ignored);
+    return 0;
+  });
 }
 
 ScratchFolder::~ScratchFolder() {
+  ::kill(guard_, SIGKILL);
+  static_cast<void>(wait_for(guard_));
   std::error_code ignored;
   fs::remove_all(path_, ignored);
 }

@@ -7,6 +7,8 @@
 // lost for want of one.
 #pragma once
 
+#include <sys/types.h>
+
 #include <bit>
 #include <cstddef>
 #include <functional>
@@ -99,7 +101,8 @@ void write_array(const std::string& path, std::span<const T> elements) {
   file.commit();
 }
 
-// A folder of its own in TMPDIR, or in /tmp, removed with what it holds. Throws EnvironmentError.
+// A folder of its own in TMPDIR, or in /tmp, removed with what it holds, also where a signal ends the
+// process. Throws EnvironmentError.
 class ScratchFolder {
  public:
   ScratchFolder();
@@ -111,6 +114,7 @@ class ScratchFolder {
 
  private:
   std::string path_;
+  pid_t guard_ = 0;
 };
 
 // Throws what writing the file would throw, where that can be told beforehand: before an hour of work, not

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SIGKILL at each stage of `run`: nothing is half-written, no child lives on, the next run continues with what
-# is done. Whatever stops `fit` or `tune`, what they started ends, too, and their temporary folder is empty.
+# is done. Whatever stops `fit`, `tune`, `eval` or `report`, what they started ends, too, and their temporary
+# folder is empty.
 # usage: interrupt_test.sh REPOSITORY BUILD
 set -euo pipefail
 # shellcheck source=tests/system/sandbox.sh
@@ -83,11 +84,14 @@ stopped() {
     kill -"$signal" "$job"
     wait "$job" 2>/dev/null || true
     for ((wait_ms = 0; wait_ms < 10000; wait_ms += 20)); do
-      lives "$(<"$sandbox/started")" || break
+      lives "$(<"$sandbox/started")" || [[ -n $(ls -A "$sandbox/tmp") ]] || break
       sleep 0.02
     done
-    ((wait_ms < 10000)) || { fail "$1: what it started outlives SIG$signal"; kill "$(<"$sandbox/started")"; }
-    [[ -z $(ls -A "$sandbox/tmp") ]] || fail "$1: SIG$signal leaves $(ls "$sandbox/tmp") in TMPDIR"
+    ((wait_ms < 10000)) || {
+      fail "$1: SIG$signal leaves what it started, or $(ls "$sandbox/tmp") in TMPDIR"
+      kill "$(<"$sandbox/started")" 2>/dev/null || true
+      rm -rf "$sandbox/tmp"/*
+    }
   done
 }
 
@@ -97,6 +101,12 @@ if [[ -x $2/outgrad-fit ]]; then
   printf '#!/bin/sh\necho $$ >"%s/started"\nexec sleep 600\n' "$sandbox" >"$sandbox/alone/outgrad-check"
   chmod +x "$sandbox/alone/outgrad-check"
   stopped "$sandbox/alone/outgrad-fit" fit --activation silu --format e4m3 --out "$sandbox/alone/own.json"
+fi
+if [[ -x $2/outgrad-check ]]; then
+  printf '#!/bin/sh\necho $$ >"%s/started"\nexec sleep 600\n' "$sandbox" >"$sandbox/python"
+  chmod +x "$sandbox/python"
+  OUTGRAD_PYTHON=$sandbox/python stopped "$2/outgrad-check" report --out "$sandbox/own" \
+    --header "$1/kernels/generated/gelu_e4m3_oracle.h"
 fi
 if [[ -x $2/outgrad-tune ]]; then
   # as a compiler's driver has it, the work is a process of its own
@@ -110,6 +120,11 @@ END
   chmod +x "$sandbox/compiler"
   CXX=$sandbox/compiler OUTGRAD_SOURCE_DIR=$1 stopped "$2/outgrad-tune" tune --device cpu --format bf16 \
     --kernel gelu_backward --fresh --out "$sandbox/tuned"
+  head -c 64 /dev/zero >"$sandbox/zeros"
+  head -c 4 /dev/zero >"$sandbox/mask"
+  CXX=$sandbox/compiler OUTGRAD_SOURCE_DIR=$1 stopped "$2/outgrad-eval" eval --op backward --format f32 \
+    --header "$1/kernels/generated/gelu_f32.h" --dy "$sandbox/zeros" --y "$sandbox/zeros" \
+    --mask "$sandbox/mask" --dx "$sandbox/dx"
 fi
 
 echo "${#calls[@]} interruptions, $failures failures"
