@@ -33,7 +33,16 @@ size_t read_fully(const Descriptor& file, std::span<std::byte> bytes, const std:
   return done;
 }
 
+// What has a name in the file system: a pipe that a shell hands on (`<(COMMAND)`, /dev/stdin) has none.
+bool is_named_pipe(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_fifo(path, ignored) && !fs::canonical(path, ignored).empty();
+}
+
 Descriptor open_for_reading(const std::string& path, struct stat& status) {
+  if (is_named_pipe(path))
+    throw SpecError(path, "read",
+                    "is a named pipe, to which perhaps nobody writes; give a file or <(COMMAND)");
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) throw IoError(path, "open", errno);
   if (::fstat(file.get(), &status) != 0) throw IoError(path, "read", errno);

@@ -44,7 +44,8 @@ class Descriptor {
   int descriptor_;
 };
 
-// The whole content of a file (pipes too). Throws IoError.
+// The whole content of a file, or of a pipe that a shell hands on. Throws IoError, and SpecError for a named
+// pipe, which may be waited for without end.
 std::string read_file(const std::string& path);
 
 // What read_array() does for any type: `room` is told the number of elements, and gives the place for them.

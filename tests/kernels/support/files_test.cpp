@@ -129,6 +129,17 @@ TEST_F(Files, BadPathsAreBadInput) {
   EXPECT_TRUE(fs::is_empty(folder_));
 }
 
+// Nobody may ever write to it. A pipe that a shell hands on has no name, and is read.
+TEST_F(Files, ANamedPipeIsRefusedNotWaitedFor) {
+  ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);
+  EXPECT_THROW(read_file(path("fifo")), SpecError);
+  EXPECT_THROW(read_array<float>(path("fifo")), SpecError);
+  Pipe pipe;
+  ASSERT_EQ(::write(pipe.to.get(), "in", 2), 2);
+  pipe.to.close();
+  EXPECT_EQ(read_file("/dev/fd/" + std::to_string(pipe.from.get())), "in");
+}
+
 // SIGXFSZ would end a program that does not ignore it, and leave its temporary file.
 TEST_F(Files, AFileBeyondTheLimitIsAnErrorOfItsWrite) {
   const pid_t child = start_copy([&] {
