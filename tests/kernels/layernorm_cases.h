@@ -571,16 +571,6 @@ TYPED_TEST_P(NormTest, UnwantedColumnGradientsMayBeNull) {
 
 // --- Odd inputs ----------------------------------------------------------------------------------
 
-template <class Call>
-std::string spec_error_of(const Call& call) {
-  try {
-    call();
-  } catch (const SpecError& error) {
-    return error.what();
-  }
-  return "no SpecError";
-}
-
 TYPED_TEST_P(NormTest, NanReachesEveryOutputThatDependsOnIt) {
   const TypeParam nan = narrow<TypeParam>(std::nanf(""));
   for (const i64 j : {0, 37, 256, 299}) {

@@ -3,6 +3,8 @@
 
 #include <limits>
 
+#include "tests/refusal.h"
+
 namespace outgrad::kernels {
 namespace {
 
@@ -33,7 +35,7 @@ TEST(NormContract, GammaWithoutReciprocalIsNamedUnlessItIsASideChannel) {
     p.side.clear();
     p.gamma[17] = gamma;
     auto r = forward_of<kWidestSchedule>(p);
-    const std::string why = spec_error_of([&] { backward_of<kWidestSchedule>(p, r); });
+    const std::string why = refusal_of([&] { backward_of<kWidestSchedule>(p, r); });
     EXPECT_NE(why.find("channel 17"), std::string::npos) << why;
     EXPECT_EQ(why.find('\n'), std::string::npos);
     EXPECT_EQ(r.dgamma[0], -1.0f) << "an output was written before the error";
@@ -55,7 +57,7 @@ TEST(NormContract, BadShapesWorkspacesAndChannelsAreRefused) {
   auto p = random_problem<float>(Norm::layer, 2, 10, 1);
   auto r = run<kWidestSchedule>(p);
   const auto forward = [&](i64 rows, i64 n, float eps) {
-    return spec_error_of([&] {
+    return refusal_of([&] {
       layernorm_forward<float>(
           {.x = p.x.data(), .rows = rows, .n = n, .eps = eps, .y = r.y.data(), .rstd = r.rstd.data()});
     });
@@ -66,7 +68,7 @@ TEST(NormContract, BadShapesWorkspacesAndChannelsAreRefused) {
   EXPECT_NE(forward(2, 10, std::nanf("")).find("eps"), std::string::npos);
   const auto backward = [&](i64 rows, i64 n, size_t words) {
     std::vector<float> workspace(words);
-    return spec_error_of([&] {
+    return refusal_of([&] {
       rmsnorm_backward<float>({.dy = p.dy.data(),
                                .y = r.y.data(),
                                .rstd = r.rstd.data(),
@@ -82,7 +84,7 @@ TEST(NormContract, BadShapesWorkspacesAndChannelsAreRefused) {
             std::string::npos);
   for (const std::vector<i32>& channels : {std::vector<i32>{-1}, {10}, {3, 3}, {4, 2}}) {
     p.side = channels;
-    EXPECT_NE(spec_error_of([&] { forward_of<kWidestSchedule>(p); }).find("channel"), std::string::npos);
+    EXPECT_NE(refusal_of([&] { forward_of<kWidestSchedule>(p); }).find("channel"), std::string::npos);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "kernels/support/files.h"
 #include "tests/approx/proof/coq_folder.h"
 #include "tests/approx/shared.h"
+#include "tests/refusal.h"
 
 #include <gtest/gtest.h>
 
@@ -67,12 +68,7 @@ TEST(CoqScripts, StateTheBoundsCoefficientsAndRangesOfTheFit) {
 
 TEST(CoqScripts, AreForAbsoluteErrorsOfActivationsThatTheLibraryHas) {
   const auto refused = [](const char* name) {
-    try {
-      (void)scripts(committed(name), name);
-    } catch (const kernels::SpecError& error) {
-      return std::string(error.what());
-    }
-    return std::string("accepted");
+    return refusal_of([&] { (void)scripts(committed(name), name); });
   };
   for (const char* name : {"tanh_f16", "mish_bf16"})
     EXPECT_NE(refused(name).find("Coq's library (approx/proof/coq) has no file for "), std::string::npos)

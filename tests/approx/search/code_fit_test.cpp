@@ -5,6 +5,7 @@
 #include "kernels/host/errors.h"
 #include "kernels/support/files.h"
 #include "tests/approx/shared.h"
+#include "tests/refusal.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -32,13 +33,10 @@ std::string own_code_text(const std::string& expression, const std::string& targ
 }
 
 std::string refusal_of_code(const std::string& text) {
-  try {
+  return refusal_of([&] {
     const Spec spec = parse_spec(text, "s.json");
     fit_code(Composite(spec.activation), spec);
-  } catch (const kernels::SpecError& error) {
-    return error.what();
-  }
-  return "";
+  });
 }
 
 /// Half a cell of f' by itself is 0.039306, 0.019653, 0.009827 and 0.002457.

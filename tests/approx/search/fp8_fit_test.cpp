@@ -5,6 +5,7 @@
 #include "kernels/host/errors.h"
 #include "kernels/support/files.h"
 #include "tests/approx/shared.h"
+#include "tests/refusal.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -28,13 +29,10 @@ std::string fp8_spec_with(std::string text, const std::string& from, const std::
 }
 
 std::string refusal_of_fp8(const std::string& text) {
-  try {
+  return refusal_of([&] {
     const Spec spec = parse_spec(text, "s.json");
     fit_fp8(Composite(spec.activation), spec);
-  } catch (const kernels::SpecError& error) {
-    return error.what();
-  }
-  return "";
+  });
 }
 
 TEST(Fp8Fit, GelusBoundsReachTheirGoal) {

@@ -3,7 +3,7 @@
 #include "approx/search/layouts.h"
 
 #include "approx/search/fitter.h"
-#include "kernels/host/errors.h"
+#include "tests/refusal.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -24,12 +24,7 @@ Spec own_spec(const std::string& expression, const std::string& format, const st
 }
 
 std::string refusal_of_fit(const Spec& spec) {
-  try {
-    fit(spec, 0, /*advises=*/true);
-  } catch (const kernels::SpecError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return refusal_of([&] { fit(spec, 0, /*advises=*/true); });
 }
 
 TEST(Layouts, TheOneThatIsFoundReachesTheTarget) {
@@ -52,7 +47,7 @@ TEST(Layouts, NightlyARefusalNamesWhatReachesTheTarget) {
   EXPECT_EQ(
       refusal_of_fit(own_spec("log(1+exp(x))", "f32",
                               R"("target": "abs:2^-10", )" + coarse.substr(coarse.find(tail) + tail.size()))),
-      "accepted");
+      "");
   // Nothing that is tried reaches 2^-60: the line ends with a target that something does.
   const std::string fine =
       refusal_of_fit(own_spec("log(1+exp(x))", "f32", R"("target": "abs:2^-60", "degree": 2)"));
@@ -61,13 +56,13 @@ TEST(Layouts, NightlyARefusalNamesWhatReachesTheTarget) {
   EXPECT_EQ(refusal_of_fit(own_spec(
                 "log(1+exp(x))", "f32",
                 R"("degree": 2, "target": ")" + fine.substr(fine.find(reached) + reached.size()) + "\"")),
-            "accepted");
+            "");
   // The rows of g = 1 - y^2 are exact but for roundings, and a target that is noise is no advice.
   const std::string exact = refusal_of_fit(own_spec("tanh(x)", "bf16", R"("target": "abs:2^-60")"));
   EXPECT_EQ(
       refusal_of_fit(own_spec("tanh(x)", "bf16",
                               R"("target": ")" + exact.substr(exact.find(reached) + reached.size()) + "\"")),
-      "accepted")
+      "")
       << exact;
   // Keys that the advice cannot stand beside are named.
   const std::string own =
@@ -78,8 +73,7 @@ TEST(Layouts, NightlyARefusalNamesWhatReachesTheTarget) {
   ASSERT_TRUE(edge.ends_with(without)) << edge;
   const size_t from = edge.find(tail) + tail.size();
   const std::string advised = edge.substr(from, edge.size() - without.size() - from);
-  EXPECT_EQ(refusal_of_fit(own_spec("x*normal_cdf(2*x)", "bf16", R"("target": "abs:2^-8", )" + advised)),
-            "accepted")
+  EXPECT_EQ(refusal_of_fit(own_spec("x*normal_cdf(2*x)", "bf16", R"("target": "abs:2^-8", )" + advised)), "")
       << edge;
   // What has failed is not advised.
   const std::string again = R"("degree": 3, "cells": 1, "centred": false)";
@@ -110,7 +104,7 @@ TEST(Layouts, ARowWithTooFewValuesIsRefusedInWords) {
   }
   EXPECT_EQ(refusal_of_fit(own_spec("0.0004953*sigmoid(0.4574*x)+3", "bf16",
                                     R"("target": "abs:2^-3", "degree": 2, "cells": 1, "centred": false)")),
-            "accepted");
+            "");
 }
 
 }  // namespace
