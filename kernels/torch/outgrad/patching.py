@@ -4,6 +4,7 @@ saves."""
 import collections
 import contextlib
 import dataclasses
+import functools
 import sys
 import time
 import types
@@ -449,7 +450,7 @@ def patch(model: nn.Module, example: torch.Tensor | tuple[Any, ...] | list[Any]
             taus = {module: added["tau"] for module, _, added in as_before if "tau" in added}
             report, dtypes = _measured(model, example, norms, by_kind, error, taus)
         for one in report.swapped:
-            _describe(one, model.get_submodule(one.name), dtypes[one.name])
+            _describe(one, _module_of(model, one.name), dtypes[one.name])
     except BaseException:
         unpatch(model)
         for module, kind, added in as_before:
@@ -471,7 +472,7 @@ def _patched(model: nn.Module, norms: Literal["fp32", "autocast"], by_kind: Mapp
         if _is_patched(module):
             of_all = by_kind if module not in decided else dict.fromkeys(by_kind, decided[module].store)
             _set(name, module, norms, of_all)
-    report.fused = [(name, kind, _with_store(what, model.get_submodule(name)))
+    report.fused = [(name, kind, _with_store(what, _module_of(model, name)))
         for name, kind, what in report.fused]
     return report, dtypes
 
@@ -530,11 +531,11 @@ def _measured(model: nn.Module, example: Any, norms: Literal["fp32", "autocast"]
             totals.append(after.total)
             if len(totals) == _MOST_PASSES or (len(totals) > 1 and totals[-1] >= totals[-2]):
                 return report
-            found = auto.decide(report.swapped, model.get_submodule,
+            found = auto.decide(report.swapped, functools.partial(_module_of, model),
                 lambda module: by_kind.get(_kind_of_store(module)), before, after, error)
             if not found:
                 return report
-            decided = decided | {model.get_submodule(name): one for name, one in found.items()}
+            decided = decided | {_module_of(model, name): one for name, one in found.items()}
 
     report = settle(plain["gated"])
     for pairs in auto.stores_of_pairs(by_kind, error) if _may_have_pairs(report) else ():
@@ -550,10 +551,10 @@ def _measured(model: nn.Module, example: Any, norms: Literal["fp32", "autocast"]
     report.total_after, report.components_after = after.total, after.components
     for one in report.swapped:
         one.bytes_before, one.bytes_after = before.alone[one.name], after.alone[one.name]
-        one.chosen = by_kind.get(_kind_of_store(model.get_submodule(one.name))) == stores.AUTO
+        one.chosen = by_kind.get(_kind_of_store(_module_of(model, one.name))) == stores.AUTO
     named = {one.name for one in report.swapped} | {one.name for one in report.left_alone}
     report.left_alone += [
-        LeftAlone(name, _kind_before(model.get_submodule(name)),
+        LeftAlone(name, _kind_before(_module_of(model, name)),
             f"it calls F.{function}, which is no module that could be swapped")
         for name, function in sorted(after.functions) if name not in named]
     types = before.types | after.types
@@ -620,10 +621,10 @@ def _swap(model: nn.Module, known: dict[type, type], report: Report, alone: dict
             (p.dtype for p in (*module.parameters(recurse=False), parameter) if p is not None), torch.float32)
         report.swapped.append(Swapped(name, kind.__name__, ""))
     for one in report.swapped:
-        module = model.get_submodule(one.name)
+        module = _module_of(model, one.name)
         if (one.name and isinstance(module, (modules._Norm, modules._Activation))
                 and id(module) not in in_blocks):
-            outer = model.get_submodule(one.name.rpartition(".")[0])
+            outer = _module_of(model, one.name.rpartition(".")[0])
             report.apart.append((one.name, _kind_before(outer), why_apart(module)))
     return dtypes
 
@@ -679,6 +680,12 @@ def _describe(one: Swapped, module: Any, dtype: torch.dtype) -> None:
 
 def _is_patched(module: nn.Module) -> bool:
     return "_outgrad_was" in module.__dict__
+
+
+def _module_of(model: nn.Module, name: str) -> Any:
+    """The module of this name, also where an attribute hides it, which get_submodule would take: as in
+    nn.TransformerDecoder, whose layers are copies."""
+    return functools.reduce(lambda module, part: module._modules[part], filter(None, name.split(".")), model)
 
 
 def _kind_before(module: nn.Module) -> str:

@@ -258,6 +258,19 @@ def test_llama_keeps_fewer_bytes_and_its_gradients():
     assert torch.equal(gradient(), before)
 
 
+def test_layers_of_pytorchs_decoder_hide_their_activation():
+    """Copies, as nn.TransformerDecoder makes them, have it as a module, and F.relu as the attribute."""
+    model = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, 0.0, nn.GELU()), 2)
+    assert not isinstance(model.layers[0].activation, nn.Module)
+    x = torch.randn(3, 2, 8)
+    expected = torch.autograd.grad(model(x, x).square().sum(), model.parameters())
+    for example in (None, (x, x)):
+        report = outgrad.patch(model, example)
+        assert "layers.1.norm3" in [one.name for one in report.swapped]
+        found = torch.autograd.grad(model(x, x).square().sum(), model.parameters())
+        torch.testing.assert_close(found, expected)
+
+
 def test_the_report_names_fits_digests_and_channels_with_side_buffers():
     model, example = model_of("bert").bfloat16(), example_of("bert")
     norm = model.bert.encoder.layer[1].output.LayerNorm
