@@ -48,9 +48,9 @@ class _Activation(_Base):
         """The activation's name in outgrad.bounds; None if the module computes as PyTorch does."""
         return self._activation
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         name = self.activation
-        return super().forward(x) if name is None else getattr(functional, name)(x, store=self.store)
+        return super().forward(input) if name is None else getattr(functional, name)(input, store=self.store)
 
     def _bounds(self, dtype: torch.dtype) -> Bounds:
         activation: Any = self.activation
@@ -124,8 +124,8 @@ class Softplus(_Activation, nn.Softplus):
     def activation(self) -> str | None:
         return "softplus" if self.beta == 1 and self.threshold >= self.LEAST_THRESHOLD else None
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(_as_autocast_does(x))
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(_as_autocast_does(input))
 
 
 class ELU(_Activation, nn.ELU):
@@ -455,6 +455,10 @@ class _Norm(_Base):
 class LayerNorm(_Norm, nn.LayerNorm):
     """nn.LayerNorm from its output; u in its repr is the unit roundoff of the output's type."""
 
+    def forward(self, input: torch.Tensor, residual: torch.Tensor | None = None,
+            p: float = 0.0) -> torch.Tensor:
+        return self._norm(self._input(input), residual, p)
+
     def _arguments(self) -> tuple[Any, ...]:
         weight, bias = _parameter(self, "weight"), _parameter(self, "bias")
         if weight is None and bias is not None:  # whose channels are to be found all the same
@@ -508,8 +512,9 @@ class Linear(_WithStore, nn.Linear):
     kind = "linear"
     store = stores.OTHERS[kind][0]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) if self._as_pytorch else linear(x, self.weight, self.bias, self.store)
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return (super().forward(input) if self._as_pytorch
+            else linear(input, self.weight, self.bias, self.store))
 
     def _bound(self, dtype: torch.dtype | None) -> str:
         percent, name = stores.OF_LINEARS[self.store]
@@ -531,12 +536,12 @@ class Softmax(_WithStore, nn.Softmax):
     kind = "softmax"
     store = stores.OTHERS[kind][0]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         # Without a dim, PyTorch chooses one and warns.
         if self._as_pytorch or self.dim is None:
-            return super().forward(x)
+            return super().forward(input)
         self._expect_store()
-        return softmax(_as_autocast_does(x), self.dim)
+        return softmax(_as_autocast_does(input), self.dim)
 
     def _bound(self, dtype: torch.dtype | None) -> str:
         relative, least, _ = library.softmax_error(library.MOST_SOFTMAX)
@@ -548,8 +553,8 @@ class Softmax(_WithStore, nn.Softmax):
 class Dropout(nn.Dropout):
     """nn.Dropout that keeps 8 bytes. inplace has no effect: nothing of the input is kept anyway."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.dropout(x, self.p, self.training)
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(input, self.p, self.training)
 
     def bound(self, dtype: torch.dtype) -> str:
         """The backward pass drops exactly what the forward pass dropped."""

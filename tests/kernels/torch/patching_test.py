@@ -562,6 +562,7 @@ def test_every_default_is_pytorchs(kind):
         if name not in ("device", "dtype"):
             changed = {name: others[type(default)](default)}
             assert seen(ours, *takes, **changed) == seen(kind, *takes, **changed) != seen(kind, *takes)
+    assert list(parameters_of(ours.forward))[:1] == list(parameters_of(kind.forward))  # by name, too
 
 
 def test_every_default_of_a_function_is_pytorchs():
