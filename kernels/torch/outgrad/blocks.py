@@ -25,7 +25,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 from torch.nn.modules.module import _has_any_global_hook as has_global_hooks
 
-from . import functional, gates, library, modules, stores
+from . import functional, gates, library, modules, originals, stores
 
 
 class DropoutAddNorm(nn.Module):
@@ -897,7 +897,7 @@ def why_apart(part: nn.Module) -> str:
 
 def _body_of(function: Any) -> Any:
     code = getattr(function, "__code__", None)
-    return code and (code.co_code, code.co_names, code.co_varnames, code.co_consts[1:])
+    return code and (code.co_code, code.co_names, code.co_varnames, originals.constants_of(function))
 
 
 def _code_of(function: Any) -> Any:

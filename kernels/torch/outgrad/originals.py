@@ -188,6 +188,11 @@ _BY_NAME: dict[str, dict[str, type[nn.Module]]] = {
 _NOT_COMPUTED = {"__init__", "extra_repr", "reset_parameters"}
 
 
+def constants_of(function: Any) -> list[Any]:
+    """The constants in a function's code without its docstring, in whose place Python up to 3.13 has None."""
+    return [one for one in function.__code__.co_consts if one != function.__doc__]
+
+
 @functools.cache
 def _computed(kind: type) -> tuple[Any, ...] | None:
     """What a class computes, for comparison: its bases, and the code of its methods, by name. None if one of
@@ -198,8 +203,7 @@ def _computed(kind: type) -> tuple[Any, ...] | None:
             code = getattr(member, "__code__", None)
             if code is None:
                 return None
-            constants = code.co_consts[1:]  # the first one is the docstring
-            found[name] = code.co_code, code.co_names, constants
+            found[name] = code.co_code, code.co_names, constants_of(member)
     return kind.__bases__, found
 
 

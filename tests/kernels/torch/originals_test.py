@@ -4,6 +4,7 @@ import copy
 import importlib
 import inspect
 import pathlib
+import types
 
 import pytest
 import torch
@@ -271,3 +272,14 @@ def test_copies_and_words():
     assert given.grad.isfinite().all()
 
 
+def test_a_norm_is_told_from_others_by_its_first_constant_too():
+    """Python has had None in place of a docstring that is not there, but has not since 3.14."""
+
+    def forward(self, x):
+        return x.pow(2.5).mean(-1)
+
+    def computed(*constants):
+        code = forward.__code__.replace(co_consts=constants)
+        return originals._computed(type("Norm", (nn.Module,), {"forward": types.FunctionType(code, {})}))
+
+    assert computed(2.5, -1) == computed(None, 2.5, -1) != computed(3.5, -1)
