@@ -12,6 +12,7 @@ prefix=$work/prefix
 libraries=$(dirname "$(find "$prefix" -name liboutgrad.so)")
 export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 [[ -f $prefix/include/outgrad.h ]] || { echo "FAILED: no include/outgrad.h"; exit 1; }
+[[ ! -e $prefix/outgrad ]] || { echo "FAILED: the PyTorch package is beside include and lib"; exit 1; }
 [[ $(readlink "$libraries/liboutgrad.so") == liboutgrad.so.0 ]] ||
   { echo "FAILED: liboutgrad.so does not lead to its soname"; exit 1; }
 
