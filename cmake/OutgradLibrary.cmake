@@ -70,6 +70,9 @@ function(outgrad_c_library target kind header)
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}/kernels/c"
     FILES ${header})
   if(kind STREQUAL "SHARED")
+    # OpenMP's threads outlive dlclose, and with them the code that they run.
+    check_linker_flag(CXX "-Wl,-z,nodelete" OUTGRAD_HAS_NODELETE)
+    target_link_options(${target} PRIVATE $<$<BOOL:${OUTGRAD_HAS_NODELETE}>:-Wl,-z,nodelete>)
     # -fvisibility=hidden leaves the standard library's templates visible; the version script does not.
     set(OUTGRAD_ABI_NODE OUTGRAD_${PROJECT_VERSION_MAJOR})
     configure_file("${PROJECT_SOURCE_DIR}/cmake/outgrad.map.in" "${PROJECT_BINARY_DIR}/outgrad.map" @ONLY)

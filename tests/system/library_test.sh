@@ -30,6 +30,7 @@ for name in $(grep -E '^OUTGRAD_API ' "$1/kernels/c/outgrad.h" | grep -oE 'outgr
     fail "tests/kernels/c_hash_main.c, the program of all functions, does not call $name"
 done
 readelf -d "$library" | grep -q 'SONAME.*\[liboutgrad\.so\.0\]' || fail "the soname is not liboutgrad.so.0"
+readelf -d "$library" | grep -q NODELETE || fail "dlclose would take the code of OpenMP's waiting threads"
 
 # --- Threads and processes ------------------------------------------------------------------------
 # glibc takes a library's thread-local storage from each thread's stack: the message of the last error and a
