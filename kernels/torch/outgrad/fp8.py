@@ -105,8 +105,10 @@ _offers = WeakTensorKeyDictionary()
 
 def _can_have_offers(x: torch.Tensor) -> bool:
     # A graph of torch.compile has no such dictionary, under a transform another tensor stands for x, and of
-    # what was made in inference mode PyTorch counts no changes.
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    # what was made in inference mode PyTorch counts no changes. Nothing is kept in the forward pass of a
+    # checkpoint; a selective one has to see the same operations when it recomputes.
+    if (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+            or library.is_in_selective_checkpoint()):
         return False
     return (type(x) is torch.Tensor or is_fake(x)) and not x.is_inference()
 

@@ -22,6 +22,7 @@ if _path is None:
     raise ImportError(
         f"outgrad: {pathlib.Path(__file__).parent} has no liboutgrad_torch: the package was not built")
 from torch.overrides import TorchFunctionMode  # noqa: E402  (after what an older PyTorch is told)
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack  # noqa: E402
 
 torch.ops.load_library(str(_path))
 
@@ -276,6 +277,13 @@ if TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         """An operator, whose name and schema the C++ side has."""
+
+
+def is_in_selective_checkpoint() -> bool:
+    """Whether a checkpoint numbers the operations, in a pass or where it recomputes one: then both have to
+    call the same ones."""
+    return any(type(mode).__module__ == "torch.utils.checkpoint"
+        for mode in _get_current_dispatch_mode_stack())
 
 
 def is_exporting() -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import is_fake
+from torch.utils._python_dispatch import _disable_current_modes
 
 from . import drift, fp8, functional, library, sharded, stores
 from .bounds import Bounds, bounds, rounded_up
@@ -255,6 +256,9 @@ class _Norm(_Base):
 
     def _find(self, dtype: torch.dtype, weight: torch.Tensor, bias: torch.Tensor | None) -> _Found | None:
         """A _Found; None for a fake weight, which has no values, if nothing was found before."""
+        if library.is_in_selective_checkpoint():  # the pass that recomputes searches for nothing
+            with _disable_current_modes():
+                return self._find(dtype, weight, bias)
         known, transforms = self._outgrad_found, torch._C._are_functorch_transforms_active()
         key = (dtype, self.tau, self.store, weight.device, type(weight), weight.dtype,
             None if bias is None else bias.dtype)

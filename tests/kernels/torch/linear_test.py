@@ -3,6 +3,7 @@ in PyTorch, and one storage for an activation and the Linear after it, which is 
 tensor."""
 
 import copy
+import functools
 import json
 import math
 
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from functional_test import UNIT_ROUNDOFF, assert_it_learns, copies
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import outgrad
 from outgrad import fp8, library, report
@@ -420,6 +421,29 @@ def test_under_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         found = outgrad.patch(last, example=torch.randn(ROWS, WIDTH, requires_grad=True), store=STORE)
     assert found.total_after == CODES + SCALE + BITS + 8 * WIDTH * 2
+
+
+def test_a_selective_checkpoint_sees_the_same_operations_when_it_recomputes():
+    """Though the codes that a norm and a Linear could share are not kept in its forward pass."""
+
+    def keeps(ctx, operator, *args, **kwargs):
+        return (CheckpointPolicy.MUST_SAVE if operator is torch.ops.aten.mul.Tensor
+            else CheckpointPolicy.PREFER_RECOMPUTE)
+
+    norm = outgrad.LayerNorm(WIDTH, store="e4m3")
+    first, second = (outgrad.Linear(WIDTH, 8, store="e4m3") for _ in range(2))
+    x = torch.randn(ROWS, WIDTH, requires_grad=True)
+
+    def block(x):
+        y = norm(x)
+        return first(y) * second(y)
+
+    inputs = [x, *norm.parameters(), first.bias]
+    expected = torch.autograd.grad(block(x).sum(), inputs)
+    z = checkpoint(block, x, use_reentrant=False,
+        context_fn=functools.partial(create_selective_checkpoint_contexts, keeps))
+    found = torch.autograd.grad(z.sum(), inputs)
+    assert all(map(torch.equal, found, expected))
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

@@ -4,6 +4,7 @@ processes."""
 
 import contextlib
 import copy
+import functools
 import math
 import re
 
@@ -16,6 +17,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import distribute_tensor
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import outgrad
 from outgrad import functional, patching
@@ -720,3 +722,28 @@ def test_bf16_gammas_are_not_those_of_fp32():
     for k in norms:
         a, b = (in_one_process(False, dtype)[k] for dtype in (torch.float32, torch.bfloat16))
         assert (a - b).norm() > 1e-3 * a.norm()
+
+
+@pytest.mark.parametrize("kind", [outgrad.LayerNorm, outgrad.RMSNorm])
+def test_what_a_norm_searches_for_is_no_part_of_a_selective_checkpoint(kind):
+    """Which keeps the results of an operation by their order, and would take one of the search for one of the
+    model, or look for one of a comparison that the forward pass did not make."""
+
+    def keeps(ctx, operator, *args, **kwargs):
+        return (CheckpointPolicy.MUST_SAVE if operator is torch.ops.aten.div.Tensor
+            else CheckpointPolicy.PREFER_RECOMPUTE)
+
+    torch.manual_seed(1)
+    norm, x = kind(64), torch.randn(8, 64, requires_grad=True)
+
+    def block(x):
+        return norm(x) / (1 + x.square())
+
+    for _ in range(2):
+        with torch.no_grad():
+            norm.weight.mul_(1.5)  # hence a search
+        y = checkpoint(block, x, use_reentrant=False,
+            context_fn=functools.partial(create_selective_checkpoint_contexts, keeps))
+        found = torch.autograd.grad(y.square().sum(), [x, *norm.parameters()])
+        expected = torch.autograd.grad(block(x).square().sum(), [x, *norm.parameters()])
+        assert all(map(torch.equal, found, expected))
