@@ -40,6 +40,7 @@ _on_lost = "raise"
 _pending: dict[torch.device, Any] = {}
 _hook = None
 looks = 0  # how often the numbers were looked at
+_recomputed = False  # whether a norm has run in a backward pass
 
 
 def on_drift(what: Literal["raise", "warn"]) -> None:
@@ -126,8 +127,13 @@ def look(wait: bool = True) -> None:
 
 
 def runs(norm: Any) -> None:
-    """Looks without waiting if nothing has since this norm ran last: no optimizer has stepped."""
-    if norm._outgrad_looks == looks:
+    """Looks without waiting if nothing has since this norm ran last: no optimizer has stepped. Where
+    checkpoints recompute norms, optimizers alone look: a pass needs the channels of the one that it
+    repeats."""
+    global _recomputed
+    if torch._C._current_graph_task_id() != -1:  # in a backward pass
+        _recomputed = True
+    elif norm._outgrad_looks == looks and not _recomputed:
         look(wait=False)
     norm.__dict__["_outgrad_looks"] = looks  # nn.Module takes a microsecond to set what is no parameter
 

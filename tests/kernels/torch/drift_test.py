@@ -12,6 +12,7 @@ import torch
 from nights import at_night
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 import outgrad
 from outgrad import drift, functional, library
@@ -24,6 +25,7 @@ def fresh(monkeypatch):
     """Each test has its own norms to watch."""
     monkeypatch.setattr(drift, "_watched", type(drift._watched)())
     monkeypatch.setattr(drift, "_pending", {})
+    monkeypatch.setattr(drift, "_recomputed", False)
     yield
     outgrad.on_drift("raise")
 
@@ -82,6 +84,26 @@ def one_step(module):
     """An optimizer's step that changes nothing."""
     module.weight.grad = torch.zeros_like(module.weight)
     torch.optim.SGD([module.weight], lr=1.0).step()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_checkpoint_recomputes_with_the_channels_of_its_forward_pass(shared, as_on_a_device):
+    """Several passes a step, and a norm that runs three times in a pass, so that no optimizer has looked
+    since a norm ran last."""
+    norms = [outgrad.LayerNorm(N)] * 3 if shared else [outgrad.LayerNorm(N) for _ in range(3)]
+    x = torch.randn(32, N, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    gamma = 0.08
+    while gamma > 0.04:
+        for norm in norms:
+            put(norm, gamma, 4.0)
+        for _ in range(3):
+            y = x
+            for norm in norms:
+                y = checkpoint(lambda y, norm=norm: norm(y).sin(), y, use_reentrant=False)
+            y.square().sum().backward()
+        one_step(norms[0])
+        gamma *= 0.85
+    assert norms[0]._outgrad_found.channels.tolist() == [5]
 
 
 @ways
