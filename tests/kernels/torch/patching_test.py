@@ -271,6 +271,28 @@ def test_layers_of_pytorchs_decoder_hide_their_activation():
         torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.filterwarnings("ignore")  # that torch.ao.quantization moves to a package of its own
+def test_a_model_that_is_prepared_for_8_bits_is_patched_until_it_is_converted():
+    from torch.ao import quantization
+
+    torch.manual_seed(1)
+    model = nn.Sequential(quantization.QuantStub(), nn.Linear(8, 32), nn.LayerNorm(32), nn.ELU(),
+        nn.Linear(32, 8), quantization.DeQuantStub())
+    model.qconfig = quantization.get_default_qat_qconfig("x86")
+    parts, x = quantization.prepare_qat(model), torch.randn(64, 8)
+    whole = copy.deepcopy(parts)
+    report = outgrad.patch(whole)
+    assert [one.name for one in report.swapped] == ["2", "3"]
+    for _ in range(2):
+        expected, found = (torch.autograd.grad(one(x).square().sum(), one.parameters())
+            for one in (parts, whole))
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    outgrad.unpatch(whole)
+    parts, whole = (quantization.convert(one.eval()) for one in (parts, whole))
+    assert [*map(type, whole)] == [*map(type, parts)] and "quantized" in type(whole[2]).__module__
+    assert (whole(x) - parts(x)).abs().max() <= whole[4].scale
+
+
 def test_the_report_names_fits_digests_and_channels_with_side_buffers():
     model, example = model_of("bert").bfloat16(), example_of("bert")
     norm = model.bert.encoder.layer[1].output.LayerNorm
