@@ -69,8 +69,9 @@ bool refuses_nothing(const std::string&) { return false; }
 
 void plot(const std::string& path, const std::string& out) {
   const std::string to = out.empty() ? with_ending(path, ".svg") : out;
-  Json data{{"schema", kOwnSchema}, {"functions", {own_function(read_either(path), /*proves=*/false)}}};
+  const Header header = read_either(path);
   kernels::require_writable(to, {path});
+  Json data{{"schema", kOwnSchema}, {"functions", {own_function(header, /*proves=*/false)}}};
   kernels::write_file(to, rendered(kScript, "own.json", data, {"own.svg"}, refuses_nothing).at("own.svg"));
   fmt::print("{}: {}\n", data["functions"][0]["name"].get<std::string>(), to);
 }

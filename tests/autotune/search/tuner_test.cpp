@@ -83,6 +83,7 @@ TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
   const Variant variant = default_variant(problem);
   const std::string good = variant.body();
   const std::string large = "if (a.elements() > 700000) ";  // beyond any length that verification uses
+  const std::string forever = "for (;;) ::usleep(1000); ";  // asleep: other tests have its core
 
   struct Plant {
     const char* what;
@@ -106,12 +107,11 @@ TEST(Tuner, RejectsPlantedOffendersForTheRightReasonAndFindsTheWinner) {
        Stage::kVerify, Reason::kCrashed},
       {"crashes", "*static_cast<volatile int*>(nullptr) = 1;", Stage::kVerify, Reason::kCrashed},
       {"leaves the process", "__builtin__exit(0);", Stage::kVerify, Reason::kCrashed},
-      {"hangs", "volatile bool forever = true; while (forever) {}", Stage::kVerify, Reason::kHung},
+      {"hangs", forever, Stage::kVerify, Reason::kHung},
       {"leaks when timed", large + "{ static char* volatile leaked; leaked = new char[4ull << 30]; } " + good,
        Stage::kTime, Reason::kOutOfMemory},
       {"crashes when timed", large + "__builtin_trap(); " + good, Stage::kTime, Reason::kCrashed},
-      {"hangs when timed", "volatile bool forever = true; " + large + "while (forever) {} " + good,
-       Stage::kTime, Reason::kHung},
+      {"hangs when timed", large + forever + good, Stage::kTime, Reason::kHung},
       {"does not compile", "no_such_function(a);", Stage::kCompile, Reason::kCompilerError}};
 
   std::vector<Candidate> candidates;

@@ -12,7 +12,7 @@ from gated_pairs import STUDY, GatedLinear
 WRITTEN = json.loads(STUDY.result.read_text())
 
 
-@pytest.mark.parametrize(("of_task", "ungated"), zip(STUDY.tasks, stores.TASKS, strict=True))
+@pytest.mark.parametrize(("of_task", "ungated"), list(zip(STUDY.tasks, stores.TASKS, strict=True)))
 def test_ways_differ_in_gradients_alone_and_probes_leave_no_trace(of_task, ungated):
     task = of_task(1)
     torch.manual_seed(1)
