@@ -46,6 +46,7 @@ class Kept(NamedTuple):
     sizes: dict[int, int]  # of each storage that was kept or that a call had; 0: a parameter's
     calls: dict[str, list[Call]]  # of each module
     functions: set[tuple[str, str]]  # (a module's name, a function of PyTorch's that it calls itself)
+    changed: set[str]  # the modules that keep what was changed in place afterwards
 
     def by_module(self) -> dict[str, set[int]]:
         """The storages that each module keeps."""

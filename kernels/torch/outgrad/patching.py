@@ -165,6 +165,10 @@ class _Saved:
 
     def __init__(self, tensor: torch.Tensor, owner: str) -> None:
         self.tensor, self.owner = tensor, owner
+        self.version = None if tensor.is_inference() else tensor._version
+
+    def has_changed(self) -> bool:
+        return self.version is not None and self.tensor._version != self.version
 
 
 def _storages(tensor: Any) -> Iterator[torch.UntypedStorage]:
@@ -254,7 +258,8 @@ class _Watch:
             for s in _storages(tensor)}
         sizes: dict[int, int] = {}
         owners: dict[int, set[str]] = collections.defaultdict(set)
-        for saved in filter(None, (reference() for reference in self.saved)):
+        alive = [*filter(None, (reference() for reference in self.saved))]
+        for saved in alive:
             for storage in _storages(saved.tensor):
                 if storage._cdata not in own:
                     sizes[storage._cdata] = storage.nbytes()
@@ -268,7 +273,7 @@ class _Watch:
             components[kinds[min(names)] if len(names) == 1 else "(several modules)"] += sizes[key]
         known = self.sizes | sizes | dict.fromkeys(own, 0)
         return auto.Kept(sum(sizes.values()), alone, dict(components), self.types, dict(owners), known,
-            dict(self.calls), self.functions.called)
+            dict(self.calls), self.functions.called, {one.owner for one in alive if one.has_changed()})
 
 
 # What a module may call in place of having a module for it.
@@ -424,10 +429,10 @@ def patch(model: nn.Module, example: torch.Tensor | tuple[Any, ...] | list[Any]
 
     example: arguments of one forward pass (a tensor, a tuple or list of arguments, a mapping of keyword
     arguments), to count the bytes kept before and after, in the mode that the model is in. The model then
-    never keeps more than with PyTorch's classes: modules by which it would are left alone. That takes two
-    passes, and one more where modules are left alone or stores are chosen. PyTorch's generators and the
-    model's buffers are afterwards as they were before. norms: the type of norms under autocast, "fp32", or
-    "autocast" for autocast's type.
+    never keeps more than with PyTorch's classes: modules by which it would are left alone, and so are those
+    whose output it changes in place. That takes two passes, and one more where modules are left alone or
+    stores are chosen. PyTorch's generators and the model's buffers are afterwards as they were before. norms:
+    the type of norms under autocast, "fp32", or "autocast" for autocast's type.
 
     store: what activations keep, one of outgrad.stores for all, or {activation: store}, where those that are
     not named keep y+bit. The mapping may also name "linear", whose Linear modules then get a class of ours
@@ -529,10 +534,13 @@ def _measured(model: nn.Module, example: Any, norms: Literal["fp32", "autocast"]
             after = _run(model, example, f"forward pass {what}")
             tried.append((after, decided, pairs))
             totals.append(after.total)
-            if len(totals) == _MOST_PASSES or (len(totals) > 1 and totals[-1] >= totals[-2]):
+            changed = after.changed - before.changed
+            if len(totals) == _MOST_PASSES or (len(totals) > 1 and totals[-1] >= totals[-2] and not changed):
                 return report
             found = auto.decide(report.swapped, functools.partial(_module_of, model),
                 lambda module: by_kind.get(_kind_of_store(module)), before, after, error)
+            found |= {one.name: auto.Decision(auto.PYTORCHS, "its output is changed in place afterwards")
+                for one in report.swapped if changed & {one.name, one.name.rpartition(".")[0]}}
             if not found:
                 return report
             decided = decided | {_module_of(model, name): one for name, one in found.items()}
@@ -540,7 +548,7 @@ def _measured(model: nn.Module, example: Any, norms: Literal["fp32", "autocast"]
     report = settle(plain["gated"])
     for pairs in auto.stores_of_pairs(by_kind, error) if _may_have_pairs(report) else ():
         settle(pairs)
-    after, decided, pairs = min(tried, key=lambda one: one[0].total)
+    after, decided, pairs = min(tried, key=lambda one: (bool(one[0].changed - before.changed), one[0].total))
     report, dtypes = patched(decided, pairs)
     if after.total > before.total:
         unpatch(model)

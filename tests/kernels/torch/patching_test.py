@@ -271,6 +271,29 @@ def test_layers_of_pytorchs_decoder_hide_their_activation():
         torch.testing.assert_close(found, expected)
 
 
+class ChangesInPlace(nn.Module):
+    """As XLM does with what padding has; here the norm is one node with the sum before it."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.other, self.linear = nn.LayerNorm(8), nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.norm(x + x.sin())
+        y *= 2
+        return self.linear(self.other(y))
+
+
+def test_a_module_whose_output_is_changed_in_place_is_left_alone():
+    model, x = nn.Sequential(ChangesInPlace(), nn.LayerNorm(8)), torch.randn(4, 8)
+    expected = torch.autograd.grad(model(x).square().sum(), model.parameters())
+    for store in ("y+bit", "auto"):
+        report = outgrad.patch(model, x, store=store)
+        assert ("0.norm", "its output is changed in place afterwards") in [(one.name, one.why)
+            for one in report.left_alone] and "1" in [one.name for one in report.swapped]
+        torch.testing.assert_close(torch.autograd.grad(model(x).square().sum(), model.parameters()), expected)
+
+
 @pytest.mark.filterwarnings("ignore")  # that torch.ao.quantization moves to a package of its own
 def test_a_model_that_is_prepared_for_8_bits_is_patched_until_it_is_converted():
     from torch.ao import quantization
