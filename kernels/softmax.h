@@ -28,18 +28,19 @@
 // 0. What has code 0 adds at most 2 p_i R, where R is the range of dp (max - min). In terms of e1 alone the
 // bound is 2 e1 R.
 //
-// fp32. The forward evaluates exp(s_i - max(s)) in double and rounds it to fp32, sums by the tree of
-// kernels/reduce.h, and divides. These are at most depth + 3 roundings by u = 2^-24 and some of 2^-44, where
-// depth is the tree's (softmax_forward_error). An exp below 2^-126 is off by less than 2^-149 and has code 0.
-// The sums of the backward make depth + 1 and depth roundings, and the quotient, the difference and the
-// product one each.
+// fp32. The forward computes e_i, the exp of s_i less a number that is the row's own, within kSoftmaxExp of
+// it (softmax_exp), sums by the tree of kernels/reduce.h, and divides. So p is off by two errors of e and by
+// depth + 1 roundings by u = 2^-24, where depth is the tree's (softmax_forward_error); below 2^-126 by up to
+// 2^-150 more, but there it has code 0. An s that is less than the greatest by more than 112 is taken for 112
+// less: its p is 0 either way, and all such terms together are less than 2^-137 of the sum. The sums of the
+// backward make depth + 1 and depth roundings, and the quotient, the difference and the product one each.
 //
 // Specified cases. s = -inf gives p = 0 and ds = 0 (for finite dp). A row with a NaN, with +inf, or with
 // nothing but -inf has p = NaN. All its codes are 0, which no other row of at most kMostSoftmax elements has,
 // because the largest p is at least 1 / n. So P' = 0, and all its ds are NaN.
 #pragma once
 
-#include "kernels/forwards.h"
+#include "kernels/eval.h"
 #include "kernels/portable.h"
 #include "kernels/reduce.h"
 #include "kernels/stores/code.h"
@@ -101,10 +102,59 @@ OUTGRAD_HD float softmax_of_code(u8 code) {
   return code == 0 ? 0.0f : float_of(bits_of(kTable.w[code % kSoftmaxRows]) + (octaves << 23));
 }
 
-// exp(s - greatest), rounded to fp32.
-OUTGRAD_HD float softmax_exp(float s, float greatest) {
-  return static_cast<float>(
-      forwards::exp_of(DoubleOps{}, DoubleOps::sub(static_cast<double>(s), static_cast<double>(greatest))));
+// What the exps of a row have in common. Moving all s by one number changes no p. Here it is not the greatest
+// s but the multiple of log 2 next to it, M log 2: s - M log 2 = (k - M) log 2 + r takes one reduction of s,
+// and no difference of two s, which fp32 may not hold. Of a large s that reduction is inaccurate. So where
+// the greatest s is beyond kSoftmaxNear, it is subtracted first. This is exact for every s that is less by up
+// to 112, because the two are within a factor of 2.
+struct SoftmaxExp {
+  float origin;  // that is subtracted: 0, or the greatest s
+  float least;  // of s - origin
+  float base;  // kSoftmaxToInteger - M
+};
+
+inline constexpr float kSoftmaxNear = 256, kSoftmaxReach = 112;
+inline constexpr float kSoftmaxLog2e = 0x1.715476p0f;
+// The sum of this and a number has the nearest integer n in its last bits, as the exponent field of 2^(n +
+// 64). The 2^64, which the quotient of two e does not have, keeps every e normal.
+inline constexpr float kSoftmaxToInteger = 0x1.8p23f + 127 + 64;
+
+inline constexpr int kSoftmaxDegree = 4;
+struct SoftmaxQ {
+  float c[kSoftmaxDegree + 1];
+};
+// (exp(r) - 1 - r) / r^2 for |r| <= 0.3466: the best polynomial of its degree for the relative error of
+// exp(r). With rounded coefficients this is 0.064 2^-24 (tests/approx/search/remez_test.cpp computes both).
+inline constexpr SoftmaxQ kSoftmaxQ{
+    {0x1.fffffcp-2f, 0x1.555492p-3f, 0x1.5558f2p-5f, 0x1.1239ep-7f, 0x1.6a243ap-10f}};
+
+// All e of the row are NaN if the greatest s is infinite.
+OUTGRAD_HD SoftmaxExp softmax_exp_of(float greatest) {
+  const bool near = -kSoftmaxNear <= greatest && greatest <= kSoftmaxNear;
+  const float origin = near ? 0.0f : greatest, top = sub_rn(greatest, origin);
+  const float m = sub_rn(fma_rn(top, kSoftmaxLog2e, kSoftmaxToInteger), kSoftmaxToInteger);
+  return {origin, sub_rn(top, kSoftmaxReach), sub_rn(kSoftmaxToInteger, m)};
+}
+
+// e = 2^(64 + k - M) (1 + r + r^2 q), where s - origin = k log 2 + r and |r| < 0.3466.
+//
+// The first fma for r is exact: if k is not 0, it subtracts multiples of 2^-25 and leaves less than 1/2. Both
+// parts of log 2 together are off by less than 2^-53. What counts for kSoftmaxExp are three roundings: of r
+// and r + r^2 q by up to u / 4 each, and of e.
+template <class Ops>
+OUTGRAD_HD typename Ops::Value softmax_exp(const Ops& ops, const SoftmaxExp& row,
+                                           const typename Ops::Value& s) {
+  constexpr float kLog2High = 0x1.62e43p-1f, kLog2Low = -0x1.05c61p-29f;
+  constexpr SoftmaxQ kQ = kSoftmaxQ;  // see softmax_coded
+  const auto base = ops.constant(row.base);
+  const auto x = ops.at_least(ops.sub(s, ops.constant(row.origin)), ops.constant(row.least));
+  const auto t = ops.fma(x, ops.constant(kSoftmaxLog2e), base), k = ops.sub(t, base);
+  const auto r = ops.fma(k, ops.constant(-kLog2Low), ops.fma(k, ops.constant(-kLog2High), x));
+  auto q = ops.constant(kQ.c[kSoftmaxDegree]);
+  OUTGRAD_UNROLL
+  for (int n = kSoftmaxDegree - 1; n >= 0; --n) q = ops.fma(q, r, ops.constant(kQ.c[n]));
+  const auto scale = ops.shifted(t, 23);
+  return ops.fma(scale, ops.fma(ops.mul(r, r), q, r), scale);
 }
 
 // --- Bounds --------------------------------------------------------------------------------------
@@ -112,6 +162,10 @@ OUTGRAD_HD float softmax_exp(float s, float greatest) {
 // For every fp32 p from 0 to 1: |p' - p| <= kSoftmaxCell p where its code is not 0, and p <= kSoftmaxLeast
 // where it is.
 inline constexpr double kSoftmaxCell = 0.032482, kSoftmaxLeast = 6.3607e-8;
+
+// Of e, relative to it, for every fp32 s that is less than the row's greatest by up to 111: kSoftmaxReach less
+// a rounding (validation/softmax/code.h).
+inline constexpr double kSoftmaxExp = 1.4262 * 0x1p-24;
 
 // Additions between a term of a row of n elements and its sum, at most (kernels/reduce.h).
 OUTGRAD_HD constexpr int softmax_depth(i64 n) {
@@ -123,8 +177,10 @@ OUTGRAD_HD constexpr int softmax_depth(i64 n) {
 }
 
 // Of the forward's fp32 p, relative to p, wherever p is not below 2^-126. One rounding more is counted than
-// there are: it covers products of errors, the double exp, and the sum's terms below 2^-126.
-OUTGRAD_HD constexpr double softmax_forward_error(i64 n) { return (softmax_depth(n) + 4) * 0x1p-24; }
+// there are, which covers the products of errors.
+OUTGRAD_HD constexpr double softmax_forward_error(i64 n) {
+  return (softmax_depth(n) + 2) * 0x1p-24 + 2 * kSoftmaxExp;
+}
 
 // |p'_i - p_i| <= softmax_relative(n) p_i where code i is not 0, and p_i <= softmax_least(n) where it is,
 // with p = softmax(s).

@@ -49,16 +49,16 @@ __device__ __forceinline__ void over_own(const SoftmaxThread<Warps>& thread, i64
   }
 }
 
-// The terms of sum(exp(x - greatest)), and of sum(p') and sum(p' dy), for kernels/reduce.h.
+// The terms of the sum of softmax_exp, and of sum(p') and sum(p' dy), for kernels/reduce.h.
 template <class T>
 struct ExponentialTerms {
   static constexpr int kOperands = 1, kSums = 1;
   const T* x;
-  float greatest;
+  SoftmaxExp row;
 
   template <class Lane>
   __device__ __forceinline__ Tuple<float, 1> operands(i64 j) const {
-    return {{softmax_exp(widen(x[j]), greatest)}};
+    return {{softmax_exp(FloatOps{}, row, widen(x[j]))}};
   }
   static __device__ __forceinline__ Tuple<float, 1> missing() { return {{kMissingTerm}}; }
   static __device__ __forceinline__ Tuple<float, 1> first_fold(const Tuple<float, 1>& low,
@@ -108,10 +108,10 @@ __global__ void __launch_bounds__(kTreeLanes* Warps* softmax_block_rows(Warps))
       const float value = widen(from[j]);
       if (greatest < value) greatest = value;
     });
-    greatest = greatest_in_row<Warps>(thread, greatest);
-    const float sum = sums_of_row<Warps>(thread, n, ExponentialTerms<T>{from, greatest}).v[0];
+    const SoftmaxExp of = softmax_exp_of(greatest_in_row<Warps>(thread, greatest));
+    const float sum = sums_of_row<Warps>(thread, n, ExponentialTerms<T>{from, of}).v[0];
     over_own<Warps>(thread, n, [&](i64 j) {
-      const float p = div_rn(softmax_exp(widen(from[j]), greatest), sum);
+      const float p = div_rn(softmax_exp(FloatOps{}, of, widen(from[j])), sum);
       to[j] = narrow<T>(p);
       coded[j] = softmax_code(p);
     });

@@ -36,7 +36,7 @@ void softmax_backward_code(const T* dy, const u8* codes, T* dx, i64 rows, i64 n)
 namespace detail {
 
 // What an element, or those of a vector, become after they are loaded: themselves in fp32, p' of codes, or
-// exp(x - greatest).
+// softmax_exp.
 template <class T>
 struct WidenedElements {
   const T* from;
@@ -85,9 +85,9 @@ struct DecodedElements {
 template <class T>
 struct ExponentialElements {
   const T* x;
-  float greatest;
+  SoftmaxExp row;
 
-  OUTGRAD_HD float one(i64 j) const { return softmax_exp(widen(x[j]), greatest); }
+  OUTGRAD_HD float one(i64 j) const { return softmax_exp(FloatOps{}, row, widen(x[j])); }
 #ifdef OUTGRAD_AVX2
   template <class Ops>
   OUTGRAD_HD auto load(const Ops& ops, i64 j) const {
@@ -95,12 +95,7 @@ struct ExponentialElements {
   }
   template <class Isa>
   OUTGRAD_HD typename Isa::Float vector(typename Isa::Float value) const {
-    using Doubles = DoublesOf<Isa::kLanes * 32>;
-    const auto exponential = [&](typename Doubles::Value wide) __attribute__((always_inline)) {
-      const auto most = Doubles::constant(static_cast<double>(greatest));
-      return forwards::exp_of(Doubles{}, Doubles::sub(wide, most));
-    };
-    return Doubles::joined(exponential(Doubles::first(value)), exponential(Doubles::second(value)));
+    return softmax_exp(LaneOps<Isa, 1, TablePlacement::permute>{}, row, {{value}}).v[0];
   }
 #endif
 };
@@ -150,7 +145,7 @@ struct InTreeOrder<FloatPack<Isa, 2, ChunkPart<float, kPart>>> {
 };
 #endif
 
-// sum(exp(x - greatest)).
+// The sum of softmax_exp.
 template <class Elements>
 struct ExponentialTerms {
   static constexpr int kOperands = 1, kSums = 1;
@@ -258,9 +253,10 @@ void over_softmax_rows(i64 rows, i64 n, const Body& body) {
 
 template <class T, CpuSchedule S>
 void softmax_forward_rows(const T* x, T* y, u8* codes, i64 rows, i64 n) {
-  float greatest[kSoftmaxRowsTogether], sums[kSoftmaxRowsTogether];
-  for (i64 r = 0; r < rows; ++r) greatest[r] = greatest_of<S>(x + r * n, n);
-  const auto exponentials = [&](i64 r) { return ExponentialElements<T>{x + r * n, greatest[r]}; };
+  SoftmaxExp of[kSoftmaxRowsTogether];
+  float sums[kSoftmaxRowsTogether];
+  for (i64 r = 0; r < rows; ++r) of[r] = softmax_exp_of(greatest_of<S>(x + r * n, n));
+  const auto exponentials = [&](i64 r) { return ExponentialElements<T>{x + r * n, of[r]}; };
   const auto finish = [&](const auto& elements_of, i64 terms) __attribute__((always_inline)) {
     for (i64 r = 0; r < rows; ++r)
       sums[r] =

@@ -74,6 +74,38 @@ TEST(Softmax, EveryScheduleOfTheEncoderIsTheDefinition) {
   expect_codes_of_every_pattern<BF16, CpuSchedule{.vector_bits = 512}>();
 }
 
+// --- Exp -----------------------------------------------------------------------------------------
+
+// Rows far from 0 have the exps of those whose greatest element is 0.
+TEST(Softmax, TheExpsOfARowDependOnDifferencesAlone) {
+  const SoftmaxExp of_zero = softmax_exp_of(0);
+  for (const float greatest : {256.5f, -256.5f, 1e4f, -1e4f, 0x1p24f}) {
+    const SoftmaxExp row = softmax_exp_of(greatest);
+    for (float s = greatest; s > greatest - 200; s = std::nextafter(s - 0.3f, -kInfinity))
+      ASSERT_EQ(softmax_exp(FloatOps{}, row, s), softmax_exp(FloatOps{}, of_zero, s - greatest)) << s;
+  }
+}
+
+TEST(Softmax, TheExpOfTheGreatestIsNearOneAndOthersVanish) {
+  for (const float greatest : {0.0f, 1.0f, -0.34f, 100.0f, -256.0f, 257.0f, -3e38f, 3.4e38f, 0x1p31f}) {
+    const SoftmaxExp row = softmax_exp_of(greatest);
+    const float most = softmax_exp(FloatOps{}, row, greatest);
+    EXPECT_GT(most, 0x1.69p63f) << greatest;
+    EXPECT_LT(most, 0x1.6ap64f) << greatest;
+    const float beyond = std::min(greatest - 113, std::nextafter(greatest, -kInfinity));
+    for (const float s : {beyond - 300, -3.4e38f, -kInfinity}) {
+      if (s < greatest - 112) {
+        EXPECT_EQ(div_rn(softmax_exp(FloatOps{}, row, s), most), 0.0f) << greatest << " " << s;
+      }
+    }
+    EXPECT_TRUE(std::isnan(softmax_exp(FloatOps{}, row, kNan)));
+  }
+  for (const float s : {0.0f, kInfinity, -kInfinity, kNan}) {
+    EXPECT_TRUE(std::isnan(softmax_exp(FloatOps{}, softmax_exp_of(kInfinity), s)));
+    EXPECT_TRUE(std::isnan(softmax_exp(FloatOps{}, softmax_exp_of(-kInfinity), s)));
+  }
+}
+
 // --- Rows ----------------------------------------------------------------------------------------
 
 // The tree of kernels/reduce.h, from its text: first(i, j) is what the terms i and j of one chunk give, j =
@@ -148,7 +180,7 @@ Result<T> by_definition(const Rows<T>& r) {
     float most = -kInfinity;
     for (i64 j = 0; j < r.n; ++j) most = std::max(most, widen(x[j]));
     std::vector<float> e, p;
-    for (i64 j = 0; j < r.n; ++j) e.push_back(softmax_exp(widen(x[j]), most));
+    for (i64 j = 0; j < r.n; ++j) e.push_back(softmax_exp(FloatOps{}, softmax_exp_of(most), widen(x[j])));
     const auto at = [](const std::vector<float>& v, i64 j) { return v[static_cast<size_t>(j)]; };
     const float sum =
         tree_sum(r.n, [&](i64 i, i64 j) { return j < 0 ? at(e, i) : add_rn(at(e, i), at(e, j)); });

@@ -142,8 +142,8 @@ bool front(const Arguments& arguments) {
   return all;
 }
 
-// Of softmax's output: the proof of the codes, the attack on the bounds, and the stores side by side. Whether
-// all bounds hold.
+// Of softmax's output: the proofs of the codes and of exp, the attack on the bounds, and the stores side by
+// side. Whether all bounds hold.
 bool front_of_softmax(const Arguments& arguments) {
   constexpr std::uint64_t kEvaluations = 10'000'000;
   SoftmaxFrontOptions options;
@@ -158,18 +158,20 @@ bool front_of_softmax(const Arguments& arguments) {
   const std::string to = arguments.out.empty() ? "out/softmax/front.json" : arguments.out;
   kernels::require_writable(to, arguments.foreign);
   const SoftmaxCodeProof proof = prove_softmax_code();
+  const SoftmaxExpProof exp = prove_softmax_exp();
   const SoftmaxAttack attack = attack_softmax(kEvaluations, options.seed);
   const std::vector<SoftmaxFrontRow> rows = softmax_front(options);
   nlohmann::ordered_json result = softmax_front_json(rows);
   result["code"] = to_json(proof);
+  result["exp"] = to_json(exp);
   result["attack"] = to_json(attack);
   kernels::write_file(to, result.dump(1) + "\n");
   if (arguments.form)
     kernels::print_result(arguments.form, result, "rows");
   else
-    fmt::print("{}", to_text(proof) + to_text(attack) + "\n" + softmax_front_text(rows));
+    fmt::print("{}", to_text(proof) + to_text(exp) + to_text(attack) + "\n" + softmax_front_text(rows));
   const bool all =
-      holds(proof) && attack.violations == 0 &&
+      holds(proof) && holds(exp) && attack.violations == 0 &&
       std::all_of(rows.begin(), rows.end(), [](const SoftmaxFrontRow& row) { return row.holds(); });
   if (!all) fmt::print(stderr, "outgrad: front: softmax: a bound of kernels/softmax.h is violated\n");
   return all;

@@ -1,12 +1,16 @@
-// Enumerates softmax's codes, see code.h.
+// Enumerates softmax's codes and its exp, see code.h.
 #include "validation/softmax/code.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <vector>
 
 #include "kernels/host/softmax.h"
 #include "validation/exact/mp.h"
+#include "validation/limits.h"
 
 namespace outgrad::validation {
 namespace {
@@ -53,6 +57,21 @@ bool enumerate(u32 least, SoftmaxEncoder& encode, SoftmaxCodeProof& proof) {
   proof.last[static_cast<std::size_t>(previous)] = 1;
   if (previous != kSoftmaxCodes - 1) proof.problem = fmt::format("1 has code {}", previous);
   return proof.problem.empty();
+}
+
+constexpr double kSeriesError = 0x1p-50;
+
+// exp(x) for |x| <= 400, within kSeriesError of it. k times the 42 bits of kHigh is exact, and so is x less
+// that; r = x - k log 2 is within 2^-54. The series up to the 13th power has a rest below 2^-57, and of its
+// roundings little more than the last two count.
+double exp_by_series(float x) {
+  constexpr double kLog2e = 0x1.71547652b82fep0, kHigh = 0x1.62e42fefa38p-1, kLow = 0x1.ef35793c7673p-45;
+  constexpr int kDegree = 13;
+  const double k = std::nearbyint(static_cast<double>(x) * kLog2e);
+  const double r = (static_cast<double>(x) - k * kHigh) - k * kLow;
+  double sum = 1;
+  for (int n = kDegree; n >= 1; --n) sum = 1 + sum * r * (1.0 / n);
+  return sum * std::bit_cast<double>(static_cast<std::int64_t>(k + 1023) << 52);
 }
 
 }  // namespace
@@ -115,6 +134,57 @@ std::string to_text(const SoftmaxCodeProof& proof) {
       "(claimed {:.5g}); boundaries within {:.1e} cells\n",
       proof.numbers, proof.cell, kernels::kSoftmaxCell, proof.worst_code, proof.last[0],
       kernels::kSoftmaxLeast, proof.boundary);
+}
+
+double exponentials(float greatest, const float* x, float* e, kernels::i64 n) {
+  constexpr kernels::CpuSchedule kLoop = kernels::kWidestSchedule;
+  const kernels::SoftmaxExp row = kernels::softmax_exp_of(greatest);
+  kernels::detail::over_row<kLoop>(n, [&](const auto& ops, kernels::i64 j) __attribute__((always_inline)) {
+    const kernels::detail::ExponentialElements<float> elements{x, row};
+    kernels::detail::store_value<false>(ops, e + j, kernels::detail::elements_at(ops, elements, j));
+  });
+  return static_cast<double>(kernels::kSoftmaxToInteger - row.base);
+}
+
+SoftmaxExpProof prove_softmax_exp(u32 stride, SoftmaxExponential* evaluate) {
+  constexpr u32 kBlock = 1 << 22;  // half an octave at most: less than kSoftmaxReach
+  SoftmaxExpProof proof;
+  std::vector<float> x, e;
+  std::vector<double> error;
+  for (const float end : {-kernels::kSoftmaxNear - kernels::kSoftmaxReach, kernels::kSoftmaxNear}) {
+    const u32 first = kernels::bits_of(std::copysign(0.0f, end)), last = kernels::bits_of(end);
+    for (u32 begin = first; begin <= last; begin += kBlock) {
+      x.clear();
+      for (u32 bits = begin; bits <= std::min(last, begin + kBlock - 1); bits += stride)
+        x.push_back(float_of(bits));
+      e.resize(x.size()), error.resize(x.size());
+      const double m = evaluate(std::max(x.front(), x.back()), x.data(), e.data(), std::ssize(x));
+      const double scale = std::exp2(m - 64);
+      for (std::size_t i = 0; i < x.size(); ++i)
+        error[i] = std::abs(static_cast<double>(e[i]) * scale / exp_by_series(x[i]) - 1);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        if (error[i] <= proof.error) continue;
+        proof.error = std::isnan(error[i]) ? kInfinity : error[i], proof.worst = x[i];
+      }
+      proof.numbers += x.size();
+    }
+  }
+  proof.error += 2 * kSeriesError;
+  return proof;
+}
+
+bool holds(const SoftmaxExpProof& proof) { return proof.error <= kernels::kSoftmaxExp; }
+
+nlohmann::ordered_json to_json(const SoftmaxExpProof& proof) {
+  return {{"numbers", proof.numbers},
+          {"error", proof.error},
+          {"error_claimed", kernels::kSoftmaxExp},
+          {"worst", proof.worst}};
+}
+
+std::string to_text(const SoftmaxExpProof& proof) {
+  return fmt::format("exp of {} fp32 numbers: within {:.4f} 2^-24 of it (claimed {:.4f}), worst at {:.9g}\n",
+                     proof.numbers, proof.error * 0x1p24, kernels::kSoftmaxExp * 0x1p24, proof.worst);
 }
 
 }  // namespace outgrad::validation

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <random>
 
+#include "kernels/softmax.h"
+
 namespace outgrad::approx {
 namespace {
 
@@ -55,6 +57,22 @@ TEST(Remez, MissingPowersAndVanishingWeightsSettle) {
   EXPECT_TRUE(best.settled);
   EXPECT_LT(best.error, 2e-5);
   EXPECT_GT(best.level, 1e-8);
+}
+
+TEST(Remez, MakesThePolynomialOfSoftmaxsExp) {
+  const Vector r = Vector::LinSpaced(2001, -0.3466, 0.3466), weight = r.array().square() * (-r).array().exp();
+  const Matrix columns = weight.asDiagonal() * powers(r, kernels::kSoftmaxDegree);
+  const Vector target = (r.array().expm1() - r.array()) * (-r).array().exp();
+  const auto best = exchange<double>(columns, target);
+  EXPECT_TRUE(best.settled);
+  EXPECT_NEAR(best.error, 0.0513 * 0x1p-24, 1e-4 * 0x1p-24);
+  Vector rounded = best.coefficients;
+  for (Eigen::Index k = 0; k <= kernels::kSoftmaxDegree; ++k) {
+    const float coefficient = kernels::kSoftmaxQ.c[k];
+    EXPECT_EQ(static_cast<float>(rounded[k]), coefficient) << k;
+    rounded[k] = static_cast<double>(coefficient);
+  }
+  EXPECT_NEAR((columns * rounded - target).cwiseAbs().maxCoeff(), 0.0637 * 0x1p-24, 1e-4 * 0x1p-24);
 }
 
 TEST(Remez, MultiPrecisionSeesBelowDouble) {

@@ -316,6 +316,7 @@ TEST_F(FrontCommand, WritesSoftmaxsTable) {
   const nlohmann::json json = nlohmann::json::parse(kernels::read_file(file("softmax.json")));
   EXPECT_EQ(json["schema"], kSoftmaxFrontSchema);
   EXPECT_EQ(json["code"]["problem"], "");
+  EXPECT_EQ(json["exp"]["numbers"], 2'268'594'178);
   EXPECT_EQ(json["attack"]["violations"], 0);
   EXPECT_EQ(json["rows"].back()["store"], "mesa_gelu, running range");
 }

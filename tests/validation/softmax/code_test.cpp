@@ -1,4 +1,5 @@
-// The proof of softmax's codes: it holds, its claims are tight, and it sees codes that are a little wrong.
+// The proofs of softmax's codes and of its exp: they hold, their claims are tight, and they see what is a
+// little wrong.
 #include "validation/softmax/code.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "kernels/host/softmax.h"
+#include "validation/exact/mp.h"
 
 namespace outgrad::validation {
 namespace {
@@ -95,6 +97,56 @@ TEST(SoftmaxCode, EveryPatternExhaustive) {
   }
   EXPECT_EQ(seen, std::uint64_t{1} << 32);
   EXPECT_EQ(wrong, 0u);
+}
+
+// --- Exp -----------------------------------------------------------------------------------------
+
+// |e' - e| / e by MPFR.
+double exact_error(float x) {
+  float e = 0;
+  const double m = exponentials(x, &x, &e, 1);
+  const Interval kept(std::ldexp(static_cast<double>(e), static_cast<int>(m) - 64)),
+      exact = exp(Interval(static_cast<double>(x)));
+  return absolute((kept - exact) / exact).upper();
+}
+
+void expect_proof(const SoftmaxExpProof& proof, double tight) {
+  EXPECT_TRUE(holds(proof));
+  EXPECT_GT(proof.error, tight * kernels::kSoftmaxExp);
+  EXPECT_NEAR(proof.error, exact_error(proof.worst), 0x1p-48);
+  EXPECT_EQ(to_json(proof)["error"], proof.error);
+  EXPECT_NE(to_text(proof).find("claimed 1.4262"), std::string::npos) << to_text(proof);
+}
+
+TEST(SoftmaxExp, IsProvenForEachSixtyFourth) {
+  const SoftmaxExpProof proof = prove_softmax_exp(64);
+  expect_proof(proof, 0.97);
+  EXPECT_EQ(proof.numbers, (kernels::bits_of(256.0f) + kernels::bits_of(368.0f)) / 64 + 2);
+}
+
+TEST(SoftmaxExp, EveryNumberExhaustive) {
+  const SoftmaxExpProof proof = prove_softmax_exp();
+  expect_proof(proof, 0.9999);
+  EXPECT_EQ(proof.numbers, kernels::bits_of(256.0f) + kernels::bits_of(368.0f) + 2);
+}
+
+// An ulp more where x is of one row of 2^16.
+double exponentials_with_a_hole(float greatest, const float* x, float* e, i64 n) {
+  const double m = exponentials(greatest, x, e, n);
+  for (i64 i = 0; i < n; ++i)
+    e[i] = float_of(kernels::bits_of(e[i]) + (kernels::bits_of(x[i]) == 0xc1200000u));
+  return m;
+}
+double exponentials_of_nothing(float greatest, const float* x, float* e, i64 n) {
+  const double m = exponentials(greatest, x, e, n);
+  for (i64 i = 0; i < n; ++i) e[i] = x[i] == -2 ? std::nanf("") : e[i];
+  return m;
+}
+
+TEST(SoftmaxExp, TheProofFailsForAWrongExp) {
+  EXPECT_EQ(prove_softmax_exp(64, exponentials_with_a_hole).worst, -10.0f);
+  EXPECT_FALSE(holds(prove_softmax_exp(64, exponentials_with_a_hole)));
+  EXPECT_FALSE(holds(prove_softmax_exp(64, exponentials_of_nothing)));
 }
 
 }  // namespace
