@@ -679,6 +679,7 @@ struct FloatOps {
   OUTGRAD_HD u32 load_codes(const T* from) const {
     return code_of(*from);
   }
+  OUTGRAD_HD void store_bytes(u8* to, float q) const { *to = static_cast<u8>(bits_of(q)); }
   OUTGRAD_HD u32 low_bits(u32 row, int bits) const { return row & static_cast<u32>(bits); }
   OUTGRAD_HD bool above(u32 row, int limit) const { return row > static_cast<u32>(limit); }
   OUTGRAD_HD u32 constant_row(int value) const { return static_cast<u32>(value); }

@@ -217,6 +217,12 @@ struct Avx2 {
     store_half<kStreaming>(
         to, _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1)));
   }
+  // The low byte of each lane.
+  static OUTGRAD_HD void store_bytes(u8* to, Int codes) {
+    const Int low = bit_and(codes, splat(0xff));
+    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(words, words));
+  }
   // The first `bytes` of a vector, not all 64, and zeros behind them; and back.
   static OUTGRAD_HD void load_part(u8 (&part)[64], const void* from, int bytes) {
     Int words = _mm256_setzero_si256();
@@ -504,6 +510,9 @@ struct Avx512 {
     } else {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), narrowed(to, value));
     }
+  }
+  static OUTGRAD_HD void store_bytes(u8* to, Int codes) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_maskz_cvtepi32_epi8(0xffff, codes));
   }
   static OUTGRAD_HD void load_part(u8 (&part)[64], const void* from, int bytes) {
     _mm512_storeu_si512(part, _mm512_maskz_loadu_epi8(first_bits(bytes), from));
@@ -944,6 +953,12 @@ struct LaneOps {
       for (int i = 0; i < kCount; ++i) Isa::template store<kStreaming>(to + i * Isa::kLanes, value.v[i]);
     }
   }
+  // The low byte of each number's bits.
+  OUTGRAD_HD void store_bytes(u8* to, const Value& q) const {
+    static_assert(!kEvenOdd);
+    OUTGRAD_UNROLL
+    for (int i = 0; i < kCount; ++i) Isa::store_bytes(to + i * Isa::kLanes, Isa::bits(q.v[i]));
+  }
   // Masks as stored: element i's bit is bit i % 8 of byte i / 8 (32-bit words, little-endian).
   OUTGRAD_HD Mask load_mask(const u8* from) const {
     if constexpr (kEvenOdd) {
@@ -1014,6 +1029,11 @@ struct PartOps : LaneOps<Isa, 1, kPlacement> {
     alignas(64) u8 part[64];
     Whole::template store<false, kOrdinary>(reinterpret_cast<T*>(part), value);
     Isa::store_part(to, part, count * static_cast<int>(sizeof(T)));
+  }
+  OUTGRAD_HD void store_bytes(u8* to, const typename Whole::Value& q) const {
+    alignas(64) u8 part[64];
+    Whole::store_bytes(part, q);
+    Isa::store_part(to, part, count);
   }
 };
 template <class Isa, TablePlacement kPlacement>

@@ -101,18 +101,16 @@ constexpr CodeRange range_of() {
 // Codes before the shift, of kCodeBlock g; minus_d is null for exact codes.
 template <CpuSchedule S, class T>
 void code_block(const CodeRule& rule, const T* g, const float* minus_d, u8* numbers) {
-  alignas(64) float q[kCodeBlock];
   if (minus_d == nullptr) {
     over_code_block<S>([&](const auto& ops, int k) __attribute__((always_inline)) {
-      store_value<false>(ops, q + k, coded(ops, rule, in_cells(ops, rule, ops.load(g + k))));
+      ops.store_bytes(numbers + k, coded(ops, rule, in_cells(ops, rule, ops.load(g + k))));
     });
   } else {
     over_code_block<S>([&](const auto& ops, int k) __attribute__((always_inline)) {
-      store_value<false>(
-          ops, q + k, coded(ops, rule, ops.sub(in_cells(ops, rule, ops.load(g + k)), ops.load(minus_d + k))));
+      ops.store_bytes(numbers + k,
+                      coded(ops, rule, ops.sub(in_cells(ops, rule, ops.load(g + k)), ops.load(minus_d + k))));
     });
   }
-  for (int k = 0; k < kCodeBlock; ++k) numbers[k] = static_cast<u8>(bits_of(q[k]));
 }
 
 // y and mask bits of kCodeBlock f32 x, by the loops over arrays; y may equal x.

@@ -205,25 +205,12 @@ float greatest_of(const T* x, i64 n) {
   over_row<S>(n, [&](const auto& ops, i64 j) __attribute__((always_inline)) {
     const WidenedElements<T> elements{x};
     const auto value = elements_at(ops, elements, j), so_far = ops.load(static_cast<const float*>(most));
-    store_value<false>(ops, most, ops.select(ops.less(so_far, value), value, so_far));
+    store_value<false>(ops, most, ops.at_least(so_far, value));
   });
   for (int half = kMost / 2; half > 0; half /= 2) {
     for (int k = 0; k < half; ++k) most[k] = std::max(most[k], most[k + half]);
   }
   return most[0];
-}
-
-// The codes of the p that ops handles at once.
-template <class Ops>
-OUTGRAD_HD void store_codes(const Ops& ops, u8* codes, const typename Ops::Value& p) {
-  constexpr int kCount = sizeof(typename Ops::Value) / sizeof(float);
-  alignas(64) float q[kCount];
-  alignas(64) u8 bytes[kCount];
-  store_value<false>(ops, q, softmax_coded(ops, p));
-  for (int k = 0; k < kCount; ++k) bytes[k] = static_cast<u8>(bits_of(q[k]));
-  int count = kCount;
-  if constexpr (requires { ops.count; }) count = ops.count;
-  std::copy_n(bytes, count, codes);
 }
 
 template <CpuSchedule S>
@@ -265,7 +252,7 @@ void softmax_forward_rows(const T* x, T* y, u8* codes, i64 rows, i64 n) {
       over_row<S>(
           n, [=, e = elements_of(r), sum = sums[r]](const auto& ops, i64 j) __attribute__((always_inline)) {
             const auto p = ops.div(elements_at(ops, e, j), ops.constant(sum));
-            store_codes(ops, codes + r * n + j, p);
+            ops.store_bytes(codes + r * n + j, softmax_coded(ops, p));
             store_value<false>(ops, y + r * n + j, p);
           });
     }
@@ -319,8 +306,8 @@ void softmax_encode(const T* p, u8* codes, i64 n) {
   detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
     detail::over_row<detail::kLoopOf<S>>(
         end - begin, [=](const auto& ops, i64 j) __attribute__((always_inline)) {
-          detail::store_codes(ops, codes + begin + j,
-                              detail::elements_at(ops, detail::WidenedElements<T>{p + begin}, j));
+          const auto of = detail::elements_at(ops, detail::WidenedElements<T>{p + begin}, j);
+          ops.store_bytes(codes + begin + j, softmax_coded(ops, of));
         });
   });
 }
