@@ -63,11 +63,12 @@ inline int thread_count(int threads) {
 #endif
 }
 
-// How many of `most` tasks with scratch of their own such a request needs: fewer touch less memory, and 8 of
-// each thread share out the work evenly where their number is no power of two.
+// How many of `most` tasks with scratch of their own such a request needs: fewer touch less memory. Where the
+// number of threads is no power of two, 8 of each share out the work evenly.
 inline i64 tasks_for(i64 most, int threads) {
   constexpr u64 kTasksOfAThread = 8;
-  const u64 wanted = std::bit_ceil(kTasksOfAThread * static_cast<u64>(thread_count(threads)));
+  const u64 count = static_cast<u64>(thread_count(threads));
+  const u64 wanted = std::has_single_bit(count) ? count : std::bit_ceil(kTasksOfAThread * count);
   return std::min(most, static_cast<i64>(wanted));
 }
 

@@ -1,7 +1,9 @@
 // Contracts of LayerNorm and RMSNorm on the host, and their limits in one format.
 #include "tests/kernels/layernorm_cases.h"
 
+#include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "tests/refusal.h"
 
@@ -27,6 +29,23 @@ TEST(NormSchedules, ThreadsWithoutEndHaveAllTasks) {
       EXPECT_TRUE(tasks == most || thread_count(threads) < most) << tasks << " of " << threads;
     }
   }
+}
+
+// One thread needs the sums of one task. The pages of a new workspace come one by one, as they are touched.
+TEST(NormSchedules, OneThreadTouchesTheScratchOfOneTask) {
+  constexpr i64 kRows = 512, kColumns = 80;
+  constexpr float kUntouched = 0x1.234p-100f;
+  auto p = random_problem<float>(Norm::layer, kRows, kColumns, 1);
+  auto r = run<kScalar>(p);
+  std::vector<float> workspace(static_cast<size_t>(norm_backward_workspace(kRows, kColumns)), kUntouched);
+  auto of = backward_arrays(p, r);
+  of.workspace = workspace;
+  layernorm_backward<float, kScalar>(of);
+  const i64 touched = std::ranges::count_if(workspace, [](float word) { return word != kUntouched; });
+  const i64 slots = slot_count(kRows, kColumns);
+  EXPECT_EQ(slots, kRows);
+  EXPECT_LE(touched, detail::kHostColumnArrays * detail::column_stride(kColumns) +
+                         detail::backward_task_words(slots, 1, kColumns));
 }
 
 TEST(NormContract, GammaWithoutReciprocalIsNamedUnlessItIsASideChannel) {
