@@ -62,9 +62,9 @@ struct MeanTerms {
   static constexpr int kSums = 1;
   const T* x;
 
-  template <class Lane>
-  OUTGRAD_HD Tuple<Lane, 1> operands(i64 j) const {
-    return {{LaneIo<Lane>::load(x + j)}};
+  template <class Lane, class Io = LaneIo<Lane>>
+  OUTGRAD_HD Tuple<Lane, 1> operands(i64 j, const Io& io = {}) const {
+    return {{io.load(x + j)}};
   }
   static OUTGRAD_HD Tuple<float, 1> missing() { return {{kMissingTerm}}; }
   template <class Lane>
@@ -81,9 +81,9 @@ struct VarianceTerms {
   const T* x;
   float mean;
 
-  template <class Lane>
-  OUTGRAD_HD Tuple<Lane, 1> operands(i64 j) const {
-    return {{sub_rn(LaneIo<Lane>::load(x + j), LaneIo<Lane>::splat(mean))}};
+  template <class Lane, class Io = LaneIo<Lane>>
+  OUTGRAD_HD Tuple<Lane, 1> operands(i64 j, const Io& io = {}) const {
+    return {{sub_rn(io.load(x + j), io.splat(mean))}};
   }
   // its square +0 is neutral among squares, none of which is -0
   static OUTGRAD_HD Tuple<float, 1> missing() { return {{0.0f}}; }
@@ -146,13 +146,13 @@ struct CentredOutput {
   const T* y;
   const float* beta;
 
-  template <class Lane>
-  OUTGRAD_HD Lane centred(i64 j) const {
-    return sub_rn(LaneIo<Lane>::load(y + j), LaneIo<Lane>::load(beta + j));
+  template <class Lane, class Io = LaneIo<Lane>>
+  OUTGRAD_HD Lane centred(i64 j, const Io& io = {}) const {
+    return sub_rn(io.load(y + j), io.load(beta + j));
   }
-  template <class Lane>
-  OUTGRAD_HD Lane weighted(i64 j) const {
-    return centred<Lane>(j);
+  template <class Lane, class Io = LaneIo<Lane>>
+  OUTGRAD_HD Lane weighted(i64 j, const Io& io = {}) const {
+    return centred<Lane>(j, io);
   }
 };
 
@@ -161,13 +161,13 @@ struct CentredOutput {
 struct CentredStaged {
   const float* c;
 
-  template <class Lane>
-  OUTGRAD_HD Lane centred(i64 j) const {
-    return LaneIo<Lane>::load(c + j);
+  template <class Lane, class Io = LaneIo<Lane>>
+  OUTGRAD_HD Lane centred(i64 j, const Io& io = {}) const {
+    return io.load(c + j);
   }
-  template <class Lane>
-  OUTGRAD_HD Lane weighted(i64 j) const {
-    return centred<Lane>(j);
+  template <class Lane, class Io = LaneIo<Lane>>
+  OUTGRAD_HD Lane weighted(i64 j, const Io& io = {}) const {
+    return centred<Lane>(j, io);
   }
 };
 
@@ -180,9 +180,9 @@ struct GradientTerms {
   const float* gamma;
   Centred output;
 
-  template <class Lane>
-  OUTGRAD_HD Tuple<Lane, 3> operands(i64 j) const {
-    return {{LaneIo<Lane>::load(dy + j), LaneIo<Lane>::load(gamma + j), output.template weighted<Lane>(j)}};
+  template <class Lane, class Io = LaneIo<Lane>>
+  OUTGRAD_HD Tuple<Lane, 3> operands(i64 j, const Io& io = {}) const {
+    return {{io.load(dy + j), io.load(gamma + j), output.template weighted<Lane>(j, io)}};
   }
   // both products are -0
   static OUTGRAD_HD Tuple<float, 3> missing() { return {{kMissingTerm, 1.0f, 0.0f}}; }

@@ -79,6 +79,7 @@ struct LaneIo<float> {
 // What is summed: `Terms` has
 //   kOperands, kSums                     operands of one element, sums formed from them
 //   operands<Lane>(j)                    Tuple<Lane, kOperands> of elements j .. j + kWidth - 1
+//   operands<Lane>(j, io)                the same of those that `io` reads in place of LaneIo<Lane>
 //   missing()                            Tuple<float, kOperands> that makes every missing term neutral
 //   first_fold(low, high)                Tuple<Lane, kSums>: the first fold of a chunk, fused where the terms
 //                                        are products.

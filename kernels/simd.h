@@ -226,17 +226,24 @@ struct Avx2 {
   // The first `bytes` of a vector, not all 64, and zeros behind them; and back.
   static OUTGRAD_HD void load_part(u8 (&part)[64], const void* from, int bytes) {
     Int words = _mm256_setzero_si256();
-    if (bytes % 4 == 0) {
+    if (bytes % 2 == 0) {
       words = _mm256_maskload_epi32(static_cast<const int*>(from), first_words(bytes / 4));
+      if (bytes % 4 == 2) {
+        u16 last;
+        __builtin_memcpy(&last, static_cast<const u8*>(from) + bytes - 2, 2);
+        const Int behind = _mm256_andnot_si256(first_words(bytes / 4), first_words(bytes / 4 + 1));
+        words = _mm256_blendv_epi8(words, _mm256_set1_epi32(last), behind);
+      }
     } else {
       __builtin_memcpy(&words, from, static_cast<unsigned>(bytes));
     }
     _mm256_storeu_si256(reinterpret_cast<Int*>(part), words);
   }
   static OUTGRAD_HD void store_part(void* to, const u8 (&part)[64], int bytes) {
-    if (bytes % 4 == 0) {
+    if (bytes % 2 == 0) {
       _mm256_maskstore_epi32(static_cast<int*>(to), first_words(bytes / 4),
                              _mm256_loadu_si256(reinterpret_cast<const Int*>(part)));
+      if (bytes % 4 == 2) __builtin_memcpy(static_cast<u8*>(to) + bytes - 2, part + bytes - 2, 2);
     } else {
       __builtin_memcpy(to, part, static_cast<unsigned>(bytes));
     }

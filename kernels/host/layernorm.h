@@ -159,6 +159,31 @@ struct LaneIo<FloatPack<Isa, kCount>> {
     return {{__builtin_shufflevector(a.v[0], b.v[0], Pick{}(Words)...)}};
   }
 };
+
+// The last elements of a row, fewer than a vector holds. No others are read or written. In the lanes behind
+// them +0 is loaded.
+template <class Isa>
+struct PartIo : PartOps<Isa, TablePlacement::permute> {
+  using Value = Vector<Isa>;
+  static constexpr int kWidth = Isa::kLanes;
+
+  using PartOps<Isa, TablePlacement::permute>::PartOps;
+  static OUTGRAD_HD Value splat(float value) { return LaneIo<Value>::splat(value); }
+  template <class T>
+  OUTGRAD_HD void store(T* target, const Value& value) const {
+    store_as<false>(target, value);
+  }
+  // Rows that are streamed are whole vectors.
+  template <bool kStreaming, class T>
+  OUTGRAD_HD void store_as(T* target, const Value& value) const {
+    PartOps<Isa, TablePlacement::permute>::template store<false>(target, value);
+  }
+  // With `others` in the lanes behind them.
+  OUTGRAD_HD Value filled(const Value& value, const Value& others) const {
+    const auto mask = Isa::mask_of(static_cast<typename Isa::MaskBits>((1u << this->count) - 1));
+    return {{Isa::select(mask, value.v[0], others.v[0])}};
+  }
+};
 #endif
 
 namespace detail {
@@ -387,6 +412,13 @@ OUTGRAD_HD Tuple<Lane, Terms::kSums> whole_chunk_sums(const Terms& terms, i64 fi
 }
 #endif
 
+#ifdef OUTGRAD_AVX2
+template <class Isa>
+OUTGRAD_HD PartIo<Isa> part_of(const Vector<Isa>&, i64 elements) {
+  return PartIo<Isa>(elements);
+}
+#endif
+
 // kCount vectors side by side; one if they are scalars.
 template <class Lane, int kCount>
 struct StripOf {
@@ -399,13 +431,14 @@ struct StripOf<Vector<Isa>, kCount> {
 };
 #endif
 
-template <class Body>
-__attribute__((noinline)) void for_single_columns(i64 begin, i64 end, const Body& body) {
-  for (i64 j = begin; j < end; ++j) body(LaneIo<float>{}, j);
+// Not inlined: a strip's loop has the registers for itself.
+template <class Io, class Body>
+__attribute__((noinline)) void for_last_columns(const Io& io, i64 j, const Body& body) {
+  body(io, j);
 }
 
-// Calls body(LaneIo<...>, j) over the columns [j, end): for strips of kCount vectors, then for vectors, then
-// for single elements.
+// Calls body(io, j) over the columns [j, end): for strips of kCount vectors, then for vectors, then for the
+// part of one that is left.
 template <class Lane, int kCount, class Body>
 OUTGRAD_HD void for_columns(i64 j, i64 end, const Body& body) {
   using Strip = typename StripOf<Lane, kCount>::Strip;
@@ -414,7 +447,7 @@ OUTGRAD_HD void for_columns(i64 j, i64 end, const Body& body) {
     for (; end - j >= LaneIo<Lane>::kWidth; j += LaneIo<Lane>::kWidth) body(LaneIo<Lane>{}, j);
   }
   if constexpr (LaneIo<Lane>::kWidth > 1) {
-    if (j < end) for_single_columns(j, end, body);
+    if (j < end) for_last_columns(part_of(Lane{}, end - j), j, body);
   }
 }
 
@@ -462,18 +495,24 @@ __attribute__((noinline)) Tuple<Lane, Terms::kSums> last_chunk_sums(const Terms&
   }
 #endif
   constexpr int kWords = LaneIo<Lane>::kWidth * kChunkTerms;
+  constexpr int kWidth = LaneIo<Lane>::kWidth;
   alignas(64) float kept[Terms::kOperands * kWords];
-  const auto missing = Terms::missing();
-  for (int o = 0; o < Terms::kOperands; ++o) {
-    // g++ makes a slow `rep stos` of std::fill
-    for (int j = 0; j < kWords; j += LaneIo<Lane>::kWidth)
-      LaneIo<Lane>::store(kept + o * kWords + j, LaneIo<Lane>::splat(missing.v[o]));
-  }
-  for_columns<Lane, 1>(0, n - first, [&](auto io, i64 j) __attribute__((always_inline)) {
-    const auto operands = terms.template operands<typename decltype(io)::Value>(first + j);
+  Tuple<Lane, Terms::kOperands> missing;
+  for (int o = 0; o < Terms::kOperands; ++o) missing.v[o] = LaneIo<Lane>::splat(Terms::missing().v[o]);
+  const auto keep = [&](i64 j, const Tuple<Lane, Terms::kOperands>& operands) __attribute__((always_inline)) {
     OUTGRAD_UNROLL
-    for (int o = 0; o < Terms::kOperands; ++o) io.store(kept + o * kWords + j, operands.v[o]);
-  });
+    for (int o = 0; o < Terms::kOperands; ++o) LaneIo<Lane>::store(kept + o * kWords + j, operands.v[o]);
+  };
+  i64 j = 0;
+  for (; n - first - j >= kWidth; j += kWidth) keep(j, terms.template operands<Lane>(first + j));
+  if (const auto part = part_of(Lane{}, n - first - j); part.count > 0) {
+    auto operands = terms.template operands<Lane>(first + j, part);
+    OUTGRAD_UNROLL
+    for (int o = 0; o < Terms::kOperands; ++o) operands.v[o] = part.filled(operands.v[o], missing.v[o]);
+    keep(j, operands);
+    j += kWidth;
+  }
+  for (; j < kWords; j += kWidth) keep(j, missing);
   return whole_chunk_sums<Lane, float>(KeptTerms<Terms, kWords>{terms, kept}, 0);
 }
 #endif
@@ -645,11 +684,11 @@ OUTGRAD_HD i64 place_ahead(Io, int r, i64 j, i64 n) {
 }
 
 template <bool kStreaming, class Io, class T>
-OUTGRAD_HD void store_as(Io, T* target, const typename Io::Value& value) {
+OUTGRAD_HD void store_as(const Io& io, T* target, const typename Io::Value& value) {
   if constexpr (kStreaming && Io::kWidth > 1) {
-    Io::template store_as<true>(target, value);
+    io.template store_as<true>(target, value);
   } else {
-    Io::store(target, value);
+    io.store(target, value);
   }
 }
 
@@ -937,7 +976,7 @@ template <class Lane, class T>
 void stage_output(const BackwardArrays<T, PlainOutput<T>>& a, i64 row, const StagedRow& staged) {
   const T* const y = a.y.y + row * a.n;
   const auto stage = [=](auto io, i64 j, const float* beta, float* to) __attribute__((always_inline)) {
-    io.store(to + j, CentredOutput<T>{y, beta}.template centred<typename decltype(io)::Value>(j));
+    io.store(to + j, CentredOutput<T>{y, beta}.template centred<typename decltype(io)::Value>(j, io));
   };
   for_columns<Lane, 1>(
       0, a.n, [=](auto io, i64 j) __attribute__((always_inline)) { stage(io, j, a.columns.beta, staged.c); });
@@ -998,14 +1037,13 @@ struct GradientRows {
     const float* const reciprocals = a->columns.reciprocal;
     const GradientRows rows = *this;
     for_columns<LaneOf<L>, L.vectors>(from, to, [=](auto io, i64 j) __attribute__((always_inline)) {
-      using Io = decltype(io);
-      using Value = typename Io::Value;
+      using Value = typename decltype(io)::Value;
       constexpr bool kShift = N == Norm::layer;
-      const Value gamma = Io::load(gammas + j);
-      const Value reciprocal = Io::load(reciprocals + j);
+      const Value gamma = io.load(gammas + j);
+      const Value reciprocal = io.load(reciprocals + j);
       const ColumnSums& sums = rows.over_rows;
-      Value dgamma = sums.from ? Io::load(sums.from + j) : Io::splat(0.0f);
-      Value dbeta = kShift && sums.from ? Io::load(sums.from + sums.stride + j) : Io::splat(0.0f);
+      Value dgamma = sums.from ? io.load(sums.from + j) : io.splat(0.0f);
+      Value dbeta = kShift && sums.from ? io.load(sums.from + sums.stride + j) : io.splat(0.0f);
       OUTGRAD_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const i64 place = place_ahead<kRows, T>(io, r, j, n);
@@ -1013,20 +1051,20 @@ struct GradientRows {
         prefetch<L.prefetch>(io, y_ahead + place);
         if constexpr (kResidual) prefetch<L.prefetch>(io, dz_next_ahead + place);
         const GradientRow<Centred>& row = rows.of[r];
-        const Value d = Io::load(dy + r * n + j);
-        const Value c = row.output.template centred<Value>(j);
+        const Value d = io.load(dy + r * n + j);
+        const Value c = row.output.template centred<Value>(j, io);
         dgamma = fma_rn(d, c, dgamma);
         if constexpr (kShift) dbeta = add_rn(dbeta, d);
-        Value gradient = input_gradient(d, c, gamma, reciprocal, Io::splat(row.means.m1),
-                                        Io::splat(row.means.m2), Io::splat(row.rstd));
-        if constexpr (kResidual) gradient = add_rn(gradient, Io::load(dz_next + r * n + j));
+        Value gradient = input_gradient(d, c, gamma, reciprocal, io.splat(row.means.m1),
+                                        io.splat(row.means.m2), io.splat(row.rstd));
+        if constexpr (kResidual) gradient = add_rn(gradient, io.load(dz_next + r * n + j));
         store_as<kStreaming>(io, dx + r * n + j, gradient);
       }
-      if (sums.onto) dgamma = add_rn(Io::load(sums.onto + j), dgamma);
-      Io::store(sums.to + j, dgamma);
+      if (sums.onto) dgamma = add_rn(io.load(sums.onto + j), dgamma);
+      io.store(sums.to + j, dgamma);
       if constexpr (kShift) {
-        if (sums.onto) dbeta = add_rn(Io::load(sums.onto + sums.stride + j), dbeta);
-        Io::store(sums.to + sums.stride + j, dbeta);
+        if (sums.onto) dbeta = add_rn(io.load(sums.onto + sums.stride + j), dbeta);
+        io.store(sums.to + sums.stride + j, dbeta);
       }
     });
   }

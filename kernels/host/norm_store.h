@@ -105,6 +105,13 @@ struct StoredOutput {
     static_assert(Store::kGroup % Isa::kLanes == 0);
     return {{norm_values<Isa>(from, scale)}};
   }
+  template <class Isa>
+  static OUTGRAD_HD Vector<Isa> read(const PartIo<Isa>& io, const typename Store::Code* from,
+                                     const typename Store::Scale& scale) {
+    alignas(64) u8 part[64];
+    Isa::load_part(part, from, io.count);
+    return {{norm_values<Isa>(reinterpret_cast<const typename Store::Code*>(part), scale)}};
+  }
 #endif
 };
 
@@ -330,7 +337,7 @@ struct StoredRows {
   }
   // y of the columns from j on, which is also stored.
   template <class Io>
-  OUTGRAD_HD typename Io::Value output(Io io, int r, i64 j) const {
+  OUTGRAD_HD typename Io::Value output(const Io& io, int r, i64 j) const {
     using Value = typename Io::Value;
     const i64 n = rows.a->n;
     prefetch<L.prefetch>(io, rows.a->x + rows.ahead + place_ahead<kRows, T>(io, r, j, n));
@@ -342,9 +349,11 @@ struct StoredRows {
     return y;
   }
   template <class Lane>
-  void write_block(Lane, int r, i64 j, i64 count) const {
+  void write_any_block(int r, i64 j, i64 count) const {
     alignas(64) float y[kBlock] = {};
-    for (i64 k = 0; k < count; ++k) y[k] = output(LaneIo<float>{}, r, j + k);
+    for_columns<Lane, 1>(0, count, [&](const auto& io, i64 k) __attribute__((always_inline)) {
+      io.store(y + k, output(io, r, j + k));
+    });
     typename Store::Code* const to = codes + r * rows.a->n + j;
     if (count == kBlock) return encode_block<Store>(y, to, scales_of(r, j));
     typename Store::Code block[kBlock];
@@ -357,11 +366,12 @@ struct StoredRows {
     }
     std::copy_n(block, count, to);
   }
+  void write_block(float, int r, i64 j, i64 count) const { write_any_block<float>(r, j, count); }
 #ifdef OUTGRAD_AVX2
   template <class Isa>
   OUTGRAD_HD void write_block(Vector<Isa>, int r, i64 j, i64 count) const {
     constexpr int kStrip = 4, kVectors = kBlock / Isa::kLanes;
-    if (count < kBlock) return write_block(0.0f, r, j, count);
+    if (count < kBlock) return write_any_block<Vector<Isa>>(r, j, count);
     typename Isa::Float y[kVectors];
     OUTGRAD_UNROLL
     for (int k = 0; k < kVectors; k += kStrip) {

@@ -131,6 +131,10 @@ struct InTreeOrder<Vector<Isa>> {
   static OUTGRAD_HD Vector<Isa> read(const Elements& elements, i64 j) {
     return elements_at(LaneOps<Isa, 1, TablePlacement::permute>{}, elements, j);
   }
+  template <class Elements>
+  static OUTGRAD_HD Vector<Isa> read(const Elements& elements, i64 j, const PartIo<Isa>& part) {
+    return elements_at(part, elements, j);
+  }
 };
 template <class Isa, int kPart>
 struct InTreeOrder<FloatPack<Isa, 2, ChunkPart<float, kPart>>> {
@@ -151,9 +155,9 @@ struct ExponentialTerms {
   static constexpr int kOperands = 1, kSums = 1;
   Elements e;
 
-  template <class Lane>
-  OUTGRAD_HD Tuple<Lane, 1> operands(i64 j) const {
-    return {{InTreeOrder<Lane>::read(e, j)}};
+  template <class Lane, class... Part>
+  OUTGRAD_HD Tuple<Lane, 1> operands(i64 j, const Part&... part) const {
+    return {{InTreeOrder<Lane>::read(e, j, part...)}};
   }
   static OUTGRAD_HD Tuple<float, 1> missing() { return {{kMissingTerm}}; }
   template <class Lane>
@@ -169,9 +173,9 @@ struct GradientTerms {
   DecodedElements p;
   WidenedElements<T> dy;
 
-  template <class Lane>
-  OUTGRAD_HD Tuple<Lane, 2> operands(i64 j) const {
-    return {{InTreeOrder<Lane>::read(p, j), InTreeOrder<Lane>::read(dy, j)}};
+  template <class Lane, class... Part>
+  OUTGRAD_HD Tuple<Lane, 2> operands(i64 j, const Part&... part) const {
+    return {{InTreeOrder<Lane>::read(p, j, part...), InTreeOrder<Lane>::read(dy, j, part...)}};
   }
   // -0 is neutral in both sums: -0 * 0 = -0
   static OUTGRAD_HD Tuple<float, 2> missing() { return {{kMissingTerm, 0.0f}}; }

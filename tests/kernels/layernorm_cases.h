@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernels/host/layernorm.h"
+#include "tests/kernels/page_end.h"
 
 namespace outgrad::kernels {
 namespace {
@@ -551,6 +552,47 @@ TYPED_TEST_P(NormTest, OutputMayReplaceItsInput) {
   EXPECT_EQ(r.bits(), expected.bits());
 }
 
+template <class T>
+PageEnd at_page_end(const std::vector<T>& values) {
+  const u8* const bytes = reinterpret_cast<const u8*>(values.data());
+  return PageEnd({bytes, bytes + values.size() * sizeof(T)});
+}
+
+// Every array ends where an unmapped page begins, with each number of columns in the last vector.
+template <CpuSchedule S, class T>
+void expect_no_access_behind_the_end(i64 n) {
+  const auto p = random_problem<T>(Norm::layer, 3, n, 1);
+  auto r = run<kScalar>(p);
+  const std::vector<u32> expected = r.bits();
+  const PageEnd x = at_page_end(p.x), dy = at_page_end(p.dy), gamma = at_page_end(p.gamma),
+                beta = at_page_end(p.beta), y = at_page_end(r.y), dx = at_page_end(r.dx),
+                dgamma = at_page_end(r.dgamma), dbeta = at_page_end(r.dbeta);
+  const auto of = [](auto* of_type, const PageEnd& end) {
+    return reinterpret_cast<decltype(of_type)>(const_cast<u8*>(end.data()));
+  };
+  auto forward = forward_arrays(p, r);
+  forward.x = of(forward.x, x), forward.y = of(forward.y, y);
+  forward.gamma = of(forward.gamma, gamma), forward.beta = of(forward.beta, beta);
+  layernorm_forward<T, S>(forward);
+  auto backward = backward_arrays(p, r);
+  backward.dy = of(backward.dy, dy), backward.y = of(backward.y, y), backward.dx = of(backward.dx, dx);
+  backward.gamma = of(backward.gamma, gamma), backward.beta = of(backward.beta, beta);
+  backward.dgamma = of(backward.dgamma, dgamma), backward.dbeta = of(backward.dbeta, dbeta);
+  layernorm_backward<T, S>(backward);
+  std::copy_n(forward.y, r.y.size(), r.y.begin());
+  std::copy_n(backward.dx, r.dx.size(), r.dx.begin());
+  std::copy_n(backward.dgamma, n, r.dgamma.begin());
+  std::copy_n(backward.dbeta, n, r.dbeta.begin());
+  EXPECT_EQ(r.bits(), expected) << n << " columns, " << S.vector_bits << " bits";
+}
+
+TYPED_TEST_P(NormTest, NothingBehindTheLastColumnIsReadOrWritten) {
+  for (i64 n = 1; n <= 70; ++n) {
+    expect_no_access_behind_the_end<kWidestSchedule, TypeParam>(n);
+    expect_no_access_behind_the_end<CpuSchedule{.vector_bits = std::min(256, kBestVectorBits)}, TypeParam>(n);
+  }
+}
+
 TYPED_TEST_P(NormTest, NoRowsGiveZeroColumnGradientsAndTouchNothingElse) {
   const auto p = random_problem<TypeParam>(Norm::layer, 0, 100, 1);
   const auto r = run<kWidestSchedule>(p);
@@ -603,7 +645,8 @@ REGISTER_TYPED_TEST_SUITE_P(NormTest, ScalarIsTheFormulasBitForBit, EverySchedul
                             BackwardIsTheExactGradientWithinItsRoundings,
                             ForwardIsTheExactOutputWithinItsRoundings,
                             GradientsMayReplaceTheirInputAndPointersNeedOnlyElementAlignment,
-                            OutputMayReplaceItsInput, NoRowsGiveZeroColumnGradientsAndTouchNothingElse,
+                            OutputMayReplaceItsInput, NothingBehindTheLastColumnIsReadOrWritten,
+                            NoRowsGiveZeroColumnGradientsAndTouchNothingElse,
                             UnwantedColumnGradientsMayBeNull, NanReachesEveryOutputThatDependsOnIt);
 
 }  // namespace
