@@ -234,9 +234,16 @@ struct LaneOfBits<512> {
 template <RowLoops L>
 using LaneOf = typename LaneOfBits<L.vector_bits>::Lane;
 
-// Rows of fp32 take twice as much cache, so half as many are processed together.
+// Rows of fp32 take twice as much cache, so half as many are processed together, unless they are short.
 template <RowLoops L, class T>
 inline constexpr int kRowsTogether = sizeof(T) == sizeof(float) ? (L.rows + 1) / 2 : L.rows;
+
+// Whether the schedule's rows stay in 32 KiB, the smallest first-level cache in common use, with what becomes
+// of them.
+template <RowLoops L, class T>
+bool rows_are_short(i64 n) {
+  return 2 * L.rows * n * static_cast<i64>(sizeof(T)) <= i64{32} << 10;
+}
 
 // Word i of the result is word Pick{}(i) of a and b, placed side by side.
 template <class Pick, class Lane>
@@ -379,10 +386,29 @@ struct LaneIo<FloatPack<Isa, 2, detail::ChunkPart<T, kPart>>> {
 
 namespace detail {
 
-// The sums of whole chunks, as many as a vector has words, from element `first` on, in ChunkWord's order.
+// The sums of chunks from their first folds, in ChunkWord's order.
+template <class Lane, class T, int kSums>
+OUTGRAD_HD Tuple<Lane, kSums> folded_parts(const Tuple<Lane, kSums> (&p)[kChunkTerms / 2]) {
+  constexpr int kWidth = LaneIo<Lane>::kWidth;
+  if constexpr (ByChunks<T>::kTransposed) {
+    return fold<kChunkTerms / 2>(p);
+  } else {
+    Tuple<Lane, kSums> sums;
+    OUTGRAD_UNROLL
+    for (int s = 0; s < kSums; ++s) {
+      const Lane c = add_rn(shuffled<Pairs<kWidth, false>>(p[0].v[s], p[1].v[s]),
+                            shuffled<Pairs<kWidth, true>>(p[0].v[s], p[1].v[s]));
+      const Lane d = add_rn(shuffled<Pairs<kWidth, false>>(p[2].v[s], p[3].v[s]),
+                            shuffled<Pairs<kWidth, true>>(p[2].v[s], p[3].v[s]));
+      sums.v[s] = add_rn(shuffled<Alternate<kWidth, false>>(c, d), shuffled<Alternate<kWidth, true>>(c, d));
+    }
+    return sums;
+  }
+}
+
+// The sums of whole chunks, as many as a vector has words, from element `first` on.
 template <class Lane, class T, class Terms>
 OUTGRAD_HD Tuple<Lane, Terms::kSums> whole_chunk_sums(const Terms& terms, i64 first) {
-  constexpr int kWidth = LaneIo<Lane>::kWidth;
   Tuple<Lane, Terms::kSums> p[kChunkTerms / 2];
   for_parts([&](auto part) __attribute__((always_inline)) {
     const auto operands = terms.template operands<typename ChunkPartOf<Lane, T, part>::Pack>(first);
@@ -395,20 +421,7 @@ OUTGRAD_HD Tuple<Lane, Terms::kSums> whole_chunk_sums(const Terms& terms, i64 fi
     }
     p[part] = Terms::first_fold(low, high);
   });
-  if constexpr (ByChunks<T>::kTransposed) {
-    return fold<kChunkTerms / 2>(p);
-  } else {
-    Tuple<Lane, Terms::kSums> sums;
-    OUTGRAD_UNROLL
-    for (int s = 0; s < Terms::kSums; ++s) {
-      const Lane c = add_rn(shuffled<Pairs<kWidth, false>>(p[0].v[s], p[1].v[s]),
-                            shuffled<Pairs<kWidth, true>>(p[0].v[s], p[1].v[s]));
-      const Lane d = add_rn(shuffled<Pairs<kWidth, false>>(p[2].v[s], p[3].v[s]),
-                            shuffled<Pairs<kWidth, true>>(p[2].v[s], p[3].v[s]));
-      sums.v[s] = add_rn(shuffled<Alternate<kWidth, false>>(c, d), shuffled<Alternate<kWidth, true>>(c, d));
-    }
-    return sums;
-  }
+  return folded_parts<Lane, T>(p);
 }
 #endif
 
@@ -451,69 +464,45 @@ OUTGRAD_HD void for_columns(i64 j, i64 end, const Body& body) {
   }
 }
 
-#ifdef OUTGRAD_AVX2
-// Operands that were computed before, [kOperands, kWords], in the row's order.
-template <class Terms, int kWords>
-struct KeptTerms : Terms {
-  const float* kept;
-
-  template <class Lane>
-  OUTGRAD_HD Tuple<Lane, Terms::kOperands> operands(i64 j) const {
-    Tuple<Lane, Terms::kOperands> result;
-    OUTGRAD_UNROLL
-    for (int o = 0; o < Terms::kOperands; ++o) result.v[o] = LaneIo<Lane>::load(kept + o * kWords + j);
-    return result;
-  }
-};
-
-#ifdef OUTGRAD_AVX512
-// The chunk sums of half a vector, and missing ones for the others.
-template <int... kWords>
-OUTGRAD_HD Vector<Avx512> with_missing(const Vector<Avx2>& half, std::integer_sequence<int, kWords...>) {
-  constexpr int kChunks = Avx2::kLanes;
-  const auto word_of = [](int chunk) { return chunk < kChunks ? ChunkWord<kChunks>{}(chunk) : kChunks; };
-  return {{__builtin_shufflevector(half.v[0], Avx2::splat(kMissingTerm),
-                                   word_of(kWords % 4 * 4 + kWords / 4)...)}};
+template <class Lane, int kSums>
+OUTGRAD_HD Tuple<Lane, kSums> missing_sums() {
+  Tuple<Lane, kSums> missing;
+  for (int s = 0; s < kSums; ++s) missing.v[s] = LaneIo<Lane>::splat(kMissingTerm);
+  return missing;
 }
-#endif
 
-// The same of a row's last elements, which are fewer, from `first` on: missing ones take the others' place.
+#ifdef OUTGRAD_AVX2
+// A vector of operands from element j on, with missing ones behind the row's last element.
+template <class Lane, class Terms>
+OUTGRAD_HD Tuple<Lane, Terms::kOperands> last_operands(const Terms& terms, i64 j, i64 n) {
+  if (n - j >= LaneIo<Lane>::kWidth) return terms.template operands<Lane>(j);
+  const auto part = part_of(Lane{}, std::max<i64>(n - j, 0));
+  auto operands = terms.template operands<Lane>(j, part);
+  OUTGRAD_UNROLL
+  for (int o = 0; o < Terms::kOperands; ++o)
+    operands.v[o] = part.filled(operands.v[o], LaneIo<Lane>::splat(Terms::missing().v[o]));
+  return operands;
+}
+
+// The same of a row's last elements, which are fewer, from `first` on.
 template <class Lane, class Terms>
 __attribute__((noinline)) Tuple<Lane, Terms::kSums> last_chunk_sums(const Terms& terms, i64 first, i64 n) {
-#ifdef OUTGRAD_AVX512
-  if constexpr (std::is_same_v<Lane, Vector<Avx512>>) {
-    using Half = Vector<Avx2>;
-    constexpr i64 kHalf = kChunkTerms * Avx2::kLanes;
-    if (n - first <= kHalf) {
-      const auto half = n - first == kHalf ? whole_chunk_sums<Half, float>(terms, first)
-                                           : last_chunk_sums<Half>(terms, first, n);
-      Tuple<Lane, Terms::kSums> sums;
-      for (int s = 0; s < Terms::kSums; ++s)
-        sums.v[s] = with_missing(half.v[s], std::make_integer_sequence<int, Avx512::kLanes>{});
-      return sums;
-    }
-  }
-#endif
-  constexpr int kWords = LaneIo<Lane>::kWidth * kChunkTerms;
   constexpr int kWidth = LaneIo<Lane>::kWidth;
-  alignas(64) float kept[Terms::kOperands * kWords];
-  Tuple<Lane, Terms::kOperands> missing;
-  for (int o = 0; o < Terms::kOperands; ++o) missing.v[o] = LaneIo<Lane>::splat(Terms::missing().v[o]);
-  const auto keep = [&](i64 j, const Tuple<Lane, Terms::kOperands>& operands) __attribute__((always_inline)) {
+  Tuple<Lane, Terms::kSums> p[kChunkTerms / 2];
+  for_parts([&](auto part) __attribute__((always_inline)) {
+    const i64 j = first + 2 * part * kWidth;
+    p[part] = missing_sums<Lane, Terms::kSums>();
+    if (j >= n) return;
+    const auto a = last_operands<Lane>(terms, j, n), b = last_operands<Lane>(terms, j + kWidth, n);
+    Tuple<Lane, Terms::kOperands> low, high;
     OUTGRAD_UNROLL
-    for (int o = 0; o < Terms::kOperands; ++o) LaneIo<Lane>::store(kept + o * kWords + j, operands.v[o]);
-  };
-  i64 j = 0;
-  for (; n - first - j >= kWidth; j += kWidth) keep(j, terms.template operands<Lane>(first + j));
-  if (const auto part = part_of(Lane{}, n - first - j); part.count > 0) {
-    auto operands = terms.template operands<Lane>(first + j, part);
-    OUTGRAD_UNROLL
-    for (int o = 0; o < Terms::kOperands; ++o) operands.v[o] = part.filled(operands.v[o], missing.v[o]);
-    keep(j, operands);
-    j += kWidth;
-  }
-  for (; j < kWords; j += kWidth) keep(j, missing);
-  return whole_chunk_sums<Lane, float>(KeptTerms<Terms, kWords>{terms, kept}, 0);
+    for (int o = 0; o < Terms::kOperands; ++o) {
+      low.v[o] = shuffled<HalfChunks<kWidth, false>>(a.v[o], b.v[o]);
+      high.v[o] = shuffled<HalfChunks<kWidth, true>>(a.v[o], b.v[o]);
+    }
+    p[part] = Terms::first_fold(low, high);
+  });
+  return folded_parts<Lane, float>(p);
 }
 #endif
 
@@ -560,18 +549,37 @@ OUTGRAD_HD Lane fold_words(const Lane& values) {
   }
 }
 
-// The fold of the tree's lanes, which are kept in ChunkWord's order.
-template <class Lane>
-OUTGRAD_HD float fold_lanes(const float* sums) {
+// Word 0 of the fold over chunks, of each of the sums.
+template <class Lane, int kSums>
+OUTGRAD_HD Tuple<float, kSums> fold_chunks(const Tuple<Lane, kSums>& chunks) {
   constexpr int kWidth = LaneIo<Lane>::kWidth;
+  Tuple<float, kSums> result;
   if constexpr (kWidth == 1) {
-    return fold<kTreeLanes>(sums);
+    result = chunks;
+  } else if constexpr (kSums == 2 && ChunkWord<kWidth>{}(kWidth / 2) == 2) {
+    // the first level adds words two apart, and leaves room for both sums in one vector
+    const Lane both = fold_words<kWidth / 4>(add_rn(shuffled<Pairs<kWidth, false>>(chunks.v[0], chunks.v[1]),
+                                                    shuffled<Pairs<kWidth, true>>(chunks.v[0], chunks.v[1])));
+    result = {{both.v[0][0], both.v[0][2]}};
   } else {
-    Lane parts[kTreeLanes / kWidth];
     OUTGRAD_UNROLL
-    for (int i = 0; i < kTreeLanes / kWidth; ++i) parts[i] = LaneIo<Lane>::load(sums + i * kWidth);
-    return fold_words<kWidth / 2>(fold<kTreeLanes / kWidth>(parts)).v[0][0];
+    for (int s = 0; s < kSums; ++s) result.v[s] = fold_words<kWidth / 2>(chunks.v[s]).v[0][0];
   }
+  return result;
+}
+
+// The fold of the tree's lanes, which are kept in ChunkWord's order.
+template <class Lane, int kSums>
+OUTGRAD_HD Tuple<float, kSums> fold_lanes(const float* sums) {
+  constexpr int kParts = kTreeLanes / LaneIo<Lane>::kWidth;
+  Tuple<Lane, kSums> parts[kParts];
+  OUTGRAD_UNROLL
+  for (int i = 0; i < kParts; ++i) {
+    OUTGRAD_UNROLL
+    for (int s = 0; s < kSums; ++s)
+      parts[i].v[s] = LaneIo<Lane>::load(sums + s * kTreeLanes + i * LaneIo<Lane>::kWidth);
+  }
+  return fold_chunks(fold<kParts>(parts));
 }
 
 // Prefetches the elements that one strip covers.
@@ -600,6 +608,15 @@ struct Nothing {
 // may wait for the end of the previous sums.
 template <class Lane, class T = float, class Terms, class Meanwhile = Nothing>
 Tuple<float, Terms::kSums> row_sums(const Terms& terms, i64 n, Meanwhile&& meanwhile = {}) {
+  constexpr i64 kVectorTerms = kChunkTerms * LaneIo<Lane>::kWidth;
+  if constexpr (LaneIo<Lane>::kWidth > 1) {
+    if (n <= kVectorTerms) {  // the other lanes are missing
+      const auto chunks =
+          n == kVectorTerms ? whole_chunk_sums<Lane, T>(terms, 0) : last_chunk_sums<Lane>(terms, 0, n);
+      meanwhile();
+      return fold_chunks(chunks);
+    }
+  }
   constexpr int kWords = Terms::kSums * kTreeLanes;
   alignas(64) float values[kGroupSteps * kWords];
   alignas(64) float sums[kWords];
@@ -621,11 +638,7 @@ Tuple<float, Terms::kSums> row_sums(const Terms& terms, i64 n, Meanwhile&& meanw
       std::copy(values, values + kWords, sums);
     }
   }
-  Tuple<float, Terms::kSums> result;
-  OUTGRAD_UNROLL
-  for (int s = 0; s < Terms::kSums; ++s)
-    result.v[s] = fold_lanes<Lane>((steps > kGroupSteps ? sums : values) + s * kTreeLanes);
-  return result;
+  return fold_lanes<Lane, Terms::kSums>(steps > kGroupSteps ? sums : values);
 }
 
 // Whether rows are written while the sums over the next rows are taken. This is done where stores wait for
@@ -841,6 +854,9 @@ void over_rows(const RowTasks& how, const ForwardArrays<T>& a, const Take& take)
     i64 row = task * how.task_rows;
     const i64 end = std::min(a.rows, row + how.task_rows);
     constexpr int kTogether = kRowsTogether<L, T>;
+    if constexpr (kTogether < L.rows) {
+      if (rows_are_short<L, T>(a.n)) row = take.template operator()<L.rows>(row, end);
+    }
     row = take.template operator()<kTogether>(row, end);
     if constexpr (kTogether > 1) take.template operator()<1>(row, end);
     end_streaming<kStreaming>();
@@ -908,7 +924,7 @@ struct GradientRow {
 // Sums over rows, one per column: those of dgamma, [n], and `stride` words further on those of dbeta.
 struct ColumnSums {
   const float* from;  // the sums before these rows; null: +0
-  // complete sums of the slot's even neighbour if these rows complete an odd slot; null otherwise
+  // complete sums of the even neighbour if these rows complete an odd slot or subtree of slots; else null
   const float* onto;
   float* to;  // where the result goes: may be `from` or `onto`
   i64 stride;
@@ -1012,11 +1028,21 @@ OUTGRAD_HD void add_columns(float* sum, const float* term, i64 n) {
   });
 }
 
+// The fold of values of consecutive slots: neighbours first.
+template <int kCount, class Value>
+OUTGRAD_HD Value fold_neighbours(const Value* values) {
+  if constexpr (kCount == 1) {
+    return *values;
+  } else {
+    return add_rn(fold_neighbours<kCount / 2>(values), fold_neighbours<kCount / 2>(values + kCount / 2));
+  }
+}
+
 // Rows `first` .. first + kRows - 1 of a backward, whose sums are complete. Writes their dx, and adds their
-// terms to the sums over rows, one row after the other. All elements of a column are loaded before any is
-// stored.
+// terms to the sums over rows, one row after the other. They are rows of one slot (kSlotRows = kRows), or a
+// subtree of whole slots of kSlotRows rows each. All elements of a column are loaded before any is stored.
 template <Norm N, class T, class Output, RowLoops L, class Centred, bool kStreaming, bool kResidual,
-          int kRows>
+          int kRows, int kSlotRows>
 struct GradientRows {
   const BackwardArrays<T, Output>* a;
   i64 first;
@@ -1042,8 +1068,13 @@ struct GradientRows {
       const Value gamma = io.load(gammas + j);
       const Value reciprocal = io.load(reciprocals + j);
       const ColumnSums& sums = rows.over_rows;
-      Value dgamma = sums.from ? io.load(sums.from + j) : io.splat(0.0f);
-      Value dbeta = kShift && sums.from ? io.load(sums.from + sums.stride + j) : io.splat(0.0f);
+      constexpr int kSlots = kRows / kSlotRows;
+      Value dgammas[kSlots], dbetas[kSlots];
+      OUTGRAD_UNROLL
+      for (int k = 0; k < kSlots; ++k) {
+        dgammas[k] = sums.from ? io.load(sums.from + j) : io.splat(0.0f);
+        dbetas[k] = kShift && sums.from ? io.load(sums.from + sums.stride + j) : io.splat(0.0f);
+      }
       OUTGRAD_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const i64 place = place_ahead<kRows, T>(io, r, j, n);
@@ -1053,6 +1084,7 @@ struct GradientRows {
         const GradientRow<Centred>& row = rows.of[r];
         const Value d = io.load(dy + r * n + j);
         const Value c = row.output.template centred<Value>(j, io);
+        Value &dgamma = dgammas[r / kSlotRows], &dbeta = dbetas[r / kSlotRows];
         dgamma = fma_rn(d, c, dgamma);
         if constexpr (kShift) dbeta = add_rn(dbeta, d);
         Value gradient = input_gradient(d, c, gamma, reciprocal, io.splat(row.means.m1),
@@ -1060,9 +1092,11 @@ struct GradientRows {
         if constexpr (kResidual) gradient = add_rn(gradient, io.load(dz_next + r * n + j));
         store_as<kStreaming>(io, dx + r * n + j, gradient);
       }
+      Value dgamma = fold_neighbours<kSlots>(dgammas);
       if (sums.onto) dgamma = add_rn(io.load(sums.onto + j), dgamma);
       io.store(sums.to + j, dgamma);
       if constexpr (kShift) {
+        Value dbeta = fold_neighbours<kSlots>(dbetas);
         if (sums.onto) dbeta = add_rn(io.load(sums.onto + sums.stride + j), dbeta);
         io.store(sums.to + sums.stride + j, dbeta);
       }
@@ -1090,9 +1124,12 @@ GradientRow<Centred> gradient_row(const BackwardArrays<T, Output>& a, i64 row, c
   return result;
 }
 
-template <Norm N, class T, RowLoops L, class Centred, bool kStreaming, bool kResidual, class Output>
+// Takes kRows rows together, of one slot or, where each slot has kSlotRows, fewer rows, of several.
+template <Norm N, class T, RowLoops L, class Centred, bool kStreaming, bool kResidual, int kRows,
+          int kSlotRows, class Output>
 void backward_passes(const BackwardArrays<T, Output>& a) {
   using Lane = LaneOf<L>;
+  constexpr int kSlots = kRows / kSlotRows;
   const i64 n = a.n;
   const i64 stride = column_stride(n);
   const i64 slots = a.slots;
@@ -1103,25 +1140,24 @@ void backward_passes(const BackwardArrays<T, Output>& a) {
     float* const pending = a.scratch + task * task_words;
     float* const staged = pending + task_words - 2 * stride;
     float* top = pending;
-    for (i64 k = 0; k < task_slots; ++k) {
-      const i64 slot = task * task_slots + k;
+    for (i64 k = 0; k < task_slots / kSlots; ++k) {  // of slots, or of subtrees of kSlots of them
+      const i64 slot = task * task_slots + k * kSlots;
       const i64 begin = slot_begin(a.rows, slots, slot);
-      const i64 end = slot_begin(a.rows, slots, slot + 1);
-      float* const before = top - 2 * stride;  // for an odd slot: the sums of its even neighbour
+      const i64 end = slot_begin(a.rows, slots, slot + kSlots);
+      float* const before = top - 2 * stride;  // for an odd one: the sums of its even neighbour
       if (begin == end) std::fill(top, top + 2 * stride, 0.0f);
-      const auto take_rows = [&]<int kRows>(std::integral_constant<int, kRows>, i64 row) {
-        RowWriter<GradientRows<N, T, Output, L, Centred, kStreaming, kResidual, kRows>, Lane, L.vectors,
-                  kStreaming, kRows>
-            writer(n);
-        for (; end - row >= kRows; row += kRows) {
-          const bool completes_pair = k % 2 == 1 && row + kRows == end;
-          GradientRows<N, T, Output, L, Centred, kStreaming, kResidual, kRows> rows{
-              &a,
-              row,
-              {row > begin ? top : nullptr, completes_pair ? before : nullptr, completes_pair ? before : top,
-               stride},
-              {}};
-          for (int r = 0; r < kRows; ++r)
+      const auto take_rows = [&]<int kCount>(std::integral_constant<int, kCount>, i64 row) {
+        using Rows = GradientRows<N, T, Output, L, Centred, kStreaming, kResidual, kCount,
+                                  std::min(kCount, kSlotRows)>;
+        RowWriter<Rows, Lane, L.vectors, kStreaming, kCount> writer(n);
+        for (; end - row >= kCount; row += kCount) {
+          const bool completes_pair = k % 2 == 1 && row + kCount == end;
+          Rows rows{&a,
+                    row,
+                    {row > begin ? top : nullptr, completes_pair ? before : nullptr,
+                     completes_pair ? before : top, stride},
+                    {}};
+          for (int r = 0; r < kCount; ++r)
             rows.of[r] = gradient_row<N, Lane, Centred>(a, row + r, {staged, staged + stride}, writer);
           writer.rest();
           writer.begin(rows);
@@ -1129,10 +1165,8 @@ void backward_passes(const BackwardArrays<T, Output>& a) {
         writer.rest();
         return row;
       };
-      // there is room for only one staged row
-      constexpr int kTogether = std::is_same_v<Centred, CentredStaged> ? 1 : kRowsTogether<L, T>;
-      const i64 row = take_rows(std::integral_constant<int, kTogether>{}, begin);
-      if constexpr (kTogether > 1) take_rows(std::integral_constant<int, 1>{}, row);
+      const i64 row = take_rows(std::integral_constant<int, kRows>{}, begin);
+      if constexpr (kRows > 1 && kSlots == 1) take_rows(std::integral_constant<int, 1>{}, row);
       if (k % 2 == 0) top += 2 * stride;
       // two neighbours of equal size are complete
       for (i64 complete = (k + 1) / 2; k % 2 == 1 && complete % 2 == 0; complete /= 2) {
@@ -1145,12 +1179,29 @@ void backward_passes(const BackwardArrays<T, Output>& a) {
   });
 }
 
+template <Norm N, class T, RowLoops L, class Centred, bool kStreaming, bool kResidual, class Output>
+void backward_together(const BackwardArrays<T, Output>& a) {
+  // there is room for only one staged row
+  constexpr bool kStaged = std::is_same_v<Centred, CentredStaged>;
+  if constexpr (!kStaged && L.rows > 1 && std::has_single_bit(static_cast<unsigned>(L.rows))) {
+    const auto are_of = [&](int slot_rows) {
+      return a.rows == a.slots * slot_rows && a.slots / a.tasks * slot_rows >= L.rows;
+    };
+    if (are_of(1)) return backward_passes<N, T, L, Centred, kStreaming, kResidual, L.rows, 1>(a);
+    if constexpr (L.rows > 2) {
+      if (are_of(2)) return backward_passes<N, T, L, Centred, kStreaming, kResidual, L.rows, 2>(a);
+    }
+  }
+  constexpr int kRows = kStaged ? 1 : kRowsTogether<L, T>;
+  backward_passes<N, T, L, Centred, kStreaming, kResidual, kRows, kRows>(a);
+}
+
 template <Norm N, class T, RowLoops L, bool kStreaming, bool kResidual, class Output>
 void backward_of_rows(const BackwardArrays<T, Output>& a) {
   if constexpr (!Output::kStaged) {
-    if (a.side.count == 0) return backward_passes<N, T, L, CentredOutput<T>, kStreaming, kResidual>(a);
+    if (a.side.count == 0) return backward_together<N, T, L, CentredOutput<T>, kStreaming, kResidual>(a);
   }
-  backward_passes<N, T, L, CentredStaged, kStreaming, kResidual>(a);
+  backward_together<N, T, L, CentredStaged, kStreaming, kResidual>(a);
 }
 
 // The layout of the tasks' sums in the scratch, and how they are added up.

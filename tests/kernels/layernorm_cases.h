@@ -303,6 +303,28 @@ TYPED_TEST_P(NormTest, EveryScheduleGivesTheSameBits) {
   }
 }
 
+// Slots of one row each, and of two, as many of them as are taken together and more; and the sums over short
+// rows, whose lengths are about those of one and two vectors of chunks.
+TYPED_TEST_P(NormTest, RowsOfWholeSlotsGiveTheSameBits) {
+  const auto expect_formulas = [](const Problem<TypeParam>& p) {
+    const std::vector<u32> expected = formulas(p).bits();
+    expect_same_bits<CpuSchedule{.threads = 1, .vector_bits = kBestVectorBits}>(p, expected);
+    expect_same_bits<CpuSchedule{.threads = 2, .vector_bits = std::min(256, kBestVectorBits)}>(p, expected);
+    expect_same_bits<CpuSchedule{.threads = 4, .vector_bits = kBestVectorBits}>(p, expected);
+    expect_same_bits<kScalar>(p, expected);
+  };
+  for (const Norm norm : {Norm::layer, Norm::rms}) {
+    for (const i64 rows : {4, 8, 64, 65})
+      for (const i64 n : {3, 63, 64, 65, 127, 128, 129}) {
+        ASSERT_EQ(slot_count(rows, n), rows / 4 * 4);
+        expect_formulas(random_problem<TypeParam>(norm, rows, n, 1));
+      }
+  }
+  constexpr i64 kRows = 8, kLong = (i64{1} << 18) + 3;
+  ASSERT_EQ(slot_count(kRows, kLong), kRows / 2);
+  expect_formulas(random_problem<TypeParam>(Norm::layer, kRows, kLong, 1));
+}
+
 constexpr CpuNormForwardSchedule forward_with(int vectors, int rows, Prefetch prefetch, int rows_ahead = 1) {
   return {.threads = 2,
           .vector_bits = kBestVectorBits,
@@ -640,8 +662,8 @@ TYPED_TEST_P(NormTest, NanReachesEveryOutputThatDependsOnIt) {
 }
 
 REGISTER_TYPED_TEST_SUITE_P(NormTest, ScalarIsTheFormulasBitForBit, EveryScheduleGivesTheSameBits,
-                            OwnSchedulesGiveTheSameBits, RowsTakenTogetherGiveTheSameBits,
-                            StreamedRowsHaveTheSameBitsInPlaceToo,
+                            RowsOfWholeSlotsGiveTheSameBits, OwnSchedulesGiveTheSameBits,
+                            RowsTakenTogetherGiveTheSameBits, StreamedRowsHaveTheSameBitsInPlaceToo,
                             BackwardIsTheExactGradientWithinItsRoundings,
                             ForwardIsTheExactOutputWithinItsRoundings,
                             GradientsMayReplaceTheirInputAndPointersNeedOnlyElementAlignment,
