@@ -26,9 +26,9 @@ struct CpuNormForwardSchedule {
   // Vectors side by side in the passes that write a row, 1 to 8. AVX-512 stores two vectors of 16-bit
   // elements as one cache line.
   int vectors = 2;
-  // Rows processed together, 1 to 8; half as many in fp32. gamma and beta are read once for all these rows,
-  // and the end of one row's sum overlaps with the other rows. When streaming, they are written while the
-  // next ones are summed.
+  // Rows processed together, 1 to 8; in fp32 half as many unless they are short. gamma and beta are read once
+  // for all these rows, and the end of one row's sum overlaps with the other rows. When streaming, they are
+  // written while the next ones are summed.
   int rows = 4;
   // a task is as many whole rows as have this many elements together, but at least one
   int task_elements = 1 << 16;
@@ -46,8 +46,8 @@ struct CpuNormBackwardSchedule {
   // Vectors side by side in the pass that writes dx, 1 to 8. AVX-512 stores two vectors of 16-bit elements as
   // one cache line.
   int vectors = 2;
-  // Rows processed together, 1 to 8; half as many in fp32. The columns' constants are read, and the columns'
-  // sums written, once for all these rows. When streaming, dx is written while the next rows are summed.
+  // Rows processed together, 1 to 8; in fp32 half as many of a slot. The columns' constants are read, and the
+  // columns' sums written, once for all these rows. When streaming, dx is written while the next are summed.
   int rows = 4;
   // The most tasks that share the rows: a power of two up to 128. This is enough for the cores of the largest
   // machines, and few enough that the tasks' partial sums stay small beside the tensors.
