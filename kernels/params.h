@@ -46,8 +46,9 @@ struct CpuNormBackwardSchedule {
   // Vectors side by side in the pass that writes dx, 1 to 8. AVX-512 stores two vectors of 16-bit elements as
   // one cache line.
   int vectors = 2;
-  // Rows processed together, 1 to 8; in fp32 half as many of a slot. The columns' constants are read, and the
-  // columns' sums written, once for all these rows. When streaming, dx is written while the next are summed.
+  // Rows of a slot processed together, 1 to 8, in fp32 half as many; or slots, a power of two, where each has
+  // one or two rows. The columns' constants are read, and the columns' sums written, once for all these rows.
+  // When streaming, dx is written while the next ones are summed.
   int rows = 4;
   // The most tasks that share the rows: a power of two up to 128. This is enough for the cores of the largest
   // machines, and few enough that the tasks' partial sums stay small beside the tensors.

@@ -687,13 +687,13 @@ class RowWriter {
   i64 next_;
 };
 
-// While kRows rows are read, another kRows rows are prefetched. This is how far ahead of row r and column j
+// While some rows are read, as many others are prefetched. This is how far ahead of row r and column j
 // the corresponding share lies. Reading two rows of one 4 KiB page side by side confuses the hardware
 // prefetcher (Sapphire Rapids), so rows that short are prefetched in their order in memory.
-template <int kRows, class T, class Io>
-OUTGRAD_HD i64 place_ahead(Io, int r, i64 j, i64 n) {
+template <class T, class Io>
+OUTGRAD_HD i64 place_ahead(const Io&, i64 rows, int r, i64 j, i64 n) {
   constexpr i64 kPageBytes = 4096;
-  return n * static_cast<i64>(sizeof(T)) < kPageBytes ? kRows * j + r * Io::kWidth : r * n + j;
+  return n * static_cast<i64>(sizeof(T)) < kPageBytes ? rows * j + r * Io::kWidth : r * n + j;
 }
 
 template <bool kStreaming, class Io, class T>
@@ -764,11 +764,11 @@ struct RowTasks {
   i64 task_rows;
 };
 
-// The first of the kRows rows to prefetch while the rows from `row` on are written.
+// The first of the rows to prefetch while `count` rows from `row` on are written.
 template <bool kStreaming, int kRows, class Arrays>
-OUTGRAD_HD i64 rows_to_fetch(const Arrays& a, i64 row) {
+OUTGRAD_HD i64 rows_to_fetch(const Arrays& a, i64 row, i64 count = kRows) {
   const i64 groups = a.rows_ahead + (kWritesMeanwhile<kStreaming, kRows> ? 1 : 0);
-  return std::min(row + groups * kRows, a.rows - kRows);
+  return std::min(row + groups * count, a.rows - count);
 }
 
 // What the tasks of a forward share. Where nothing is added to x, residual is null.
@@ -800,7 +800,7 @@ struct NormedRows {
       const Value b = beta ? io.load(beta + j) : io.splat(kMissingTerm);
       OUTGRAD_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        const i64 place = place_ahead<kRows, T>(io, r, j, n);
+        const i64 place = place_ahead<T>(io, kRows, r, j, n);
         prefetch<L.prefetch>(io, x_ahead + place);
         if (residual_ahead) prefetch<L.prefetch>(io, residual_ahead + place);
         store_as<kStreaming>(io, rows.y + r * n + j,
@@ -1038,21 +1038,26 @@ OUTGRAD_HD Value fold_neighbours(const Value* values) {
   }
 }
 
-// Rows `first` .. first + kRows - 1 of a backward, whose sums are complete. Writes their dx, and adds their
-// terms to the sums over rows, one row after the other. They are rows of one slot (kSlotRows = kRows), or a
-// subtree of whole slots of kSlotRows rows each. All elements of a column are loaded before any is stored.
+// The rows from `first` on of a backward, whose sums are complete: kRows rows of one slot, or those of kSlots
+// slots, a subtree, each of which has one or, if kRows is twice as many, one or two. Writes their dx and adds
+// their terms to the sums over rows, one row after the other. All elements of a column are loaded before any
+// is stored.
 template <Norm N, class T, class Output, RowLoops L, class Centred, bool kStreaming, bool kResidual,
-          int kRows, int kSlotRows>
+          int kRows, int kSlots>
 struct GradientRows {
+  static constexpr bool kPairs = kSlots > 1 && kRows > kSlots;
+  static_assert(kSlots == 1 || kRows == kSlots || kRows == 2 * kSlots);
   const BackwardArrays<T, Output>* a;
   i64 first;
   ColumnSums over_rows;
+  i64 count;  // of the rows
+  bool is_pair[kSlots];
   GradientRow<Centred> of[kRows];
 
   OUTGRAD_HD void write(i64 from, i64 to) const {
     const i64 n = a->n;
     const i64 at = first * n;
-    const i64 ahead = rows_to_fetch<kStreaming, kRows>(*a, first) * n;
+    const i64 ahead = rows_to_fetch<kStreaming, kRows>(*a, first, kPairs ? count : kRows) * n;
     const T* const dy = a->dy + at;
     const T* const dz_next = kResidual ? a->dz_next + at : nullptr;
     T* const dx = a->dx + at;
@@ -1068,29 +1073,30 @@ struct GradientRows {
       const Value gamma = io.load(gammas + j);
       const Value reciprocal = io.load(reciprocals + j);
       const ColumnSums& sums = rows.over_rows;
-      constexpr int kSlots = kRows / kSlotRows;
-      Value dgammas[kSlots], dbetas[kSlots];
-      OUTGRAD_UNROLL
-      for (int k = 0; k < kSlots; ++k) {
-        dgammas[k] = sums.from ? io.load(sums.from + j) : io.splat(0.0f);
-        dbetas[k] = kShift && sums.from ? io.load(sums.from + sums.stride + j) : io.splat(0.0f);
-      }
-      OUTGRAD_UNROLL
-      for (int r = 0; r < kRows; ++r) {
-        const i64 place = place_ahead<kRows, T>(io, r, j, n);
+      const auto take = [&](int r, Value& dgamma, Value& dbeta) __attribute__((always_inline)) {
+        const i64 place = place_ahead<T>(io, kPairs ? rows.count : kRows, r, j, n);
         prefetch<L.prefetch>(io, dy_ahead + place);
         prefetch<L.prefetch>(io, y_ahead + place);
         if constexpr (kResidual) prefetch<L.prefetch>(io, dz_next_ahead + place);
         const GradientRow<Centred>& row = rows.of[r];
         const Value d = io.load(dy + r * n + j);
         const Value c = row.output.template centred<Value>(j, io);
-        Value &dgamma = dgammas[r / kSlotRows], &dbeta = dbetas[r / kSlotRows];
         dgamma = fma_rn(d, c, dgamma);
         if constexpr (kShift) dbeta = add_rn(dbeta, d);
         Value gradient = input_gradient(d, c, gamma, reciprocal, io.splat(row.means.m1),
                                         io.splat(row.means.m2), io.splat(row.rstd));
         if constexpr (kResidual) gradient = add_rn(gradient, io.load(dz_next + r * n + j));
         store_as<kStreaming>(io, dx + r * n + j, gradient);
+      };
+      Value dgammas[kSlots], dbetas[kSlots];
+      int r = 0;
+      OUTGRAD_UNROLL
+      for (int k = 0; k < kSlots; ++k) {
+        dgammas[k] = sums.from ? io.load(sums.from + j) : io.splat(0.0f);
+        dbetas[k] = kShift && sums.from ? io.load(sums.from + sums.stride + j) : io.splat(0.0f);
+        OUTGRAD_UNROLL
+        for (int i = 0; i < (kPairs ? 1 : kRows / kSlots); ++i) take(r++, dgammas[k], dbetas[k]);
+        if (kPairs && rows.is_pair[k]) take(r++, dgammas[k], dbetas[k]);
       }
       Value dgamma = fold_neighbours<kSlots>(dgammas);
       if (sums.onto) dgamma = add_rn(io.load(sums.onto + j), dgamma);
@@ -1124,12 +1130,11 @@ GradientRow<Centred> gradient_row(const BackwardArrays<T, Output>& a, i64 row, c
   return result;
 }
 
-// Takes kRows rows together, of one slot or, where each slot has kSlotRows, fewer rows, of several.
-template <Norm N, class T, RowLoops L, class Centred, bool kStreaming, bool kResidual, int kRows,
-          int kSlotRows, class Output>
+// Takes the rows together that GradientRows does.
+template <Norm N, class T, RowLoops L, class Centred, bool kStreaming, bool kResidual, int kRows, int kSlots,
+          class Output>
 void backward_passes(const BackwardArrays<T, Output>& a) {
   using Lane = LaneOf<L>;
-  constexpr int kSlots = kRows / kSlotRows;
   const i64 n = a.n;
   const i64 stride = column_stride(n);
   const i64 slots = a.slots;
@@ -1147,17 +1152,22 @@ void backward_passes(const BackwardArrays<T, Output>& a) {
       float* const before = top - 2 * stride;  // for an odd one: the sums of its even neighbour
       if (begin == end) std::fill(top, top + 2 * stride, 0.0f);
       const auto take_rows = [&]<int kCount>(std::integral_constant<int, kCount>, i64 row) {
-        using Rows = GradientRows<N, T, Output, L, Centred, kStreaming, kResidual, kCount,
-                                  std::min(kCount, kSlotRows)>;
+        using Rows = GradientRows<N, T, Output, L, Centred, kStreaming, kResidual, kCount, kSlots>;
         RowWriter<Rows, Lane, L.vectors, kStreaming, kCount> writer(n);
-        for (; end - row >= kCount; row += kCount) {
-          const bool completes_pair = k % 2 == 1 && row + kCount == end;
+        const i64 count = kSlots == 1 ? kCount : end - begin;
+        for (; end - row >= count && row < end; row += count) {
+          const bool completes_pair = k % 2 == 1 && row + count == end;
           Rows rows{&a,
                     row,
                     {row > begin ? top : nullptr, completes_pair ? before : nullptr,
                      completes_pair ? before : top, stride},
+                    count,
+                    {},
                     {}};
-          for (int r = 0; r < kCount; ++r)
+          for (int s = 0; kSlots > 1 && s < kSlots; ++s)
+            rows.is_pair[s] =
+                slot_begin(a.rows, slots, slot + s + 1) - slot_begin(a.rows, slots, slot + s) == 2;
+          for (int r = 0; r < count; ++r)
             rows.of[r] = gradient_row<N, Lane, Centred>(a, row + r, {staged, staged + stride}, writer);
           writer.rest();
           writer.begin(rows);
@@ -1184,16 +1194,15 @@ void backward_together(const BackwardArrays<T, Output>& a) {
   // there is room for only one staged row
   constexpr bool kStaged = std::is_same_v<Centred, CentredStaged>;
   if constexpr (!kStaged && L.rows > 1 && std::has_single_bit(static_cast<unsigned>(L.rows))) {
-    const auto are_of = [&](int slot_rows) {
-      return a.rows == a.slots * slot_rows && a.slots / a.tasks * slot_rows >= L.rows;
-    };
-    if (are_of(1)) return backward_passes<N, T, L, Centred, kStreaming, kResidual, L.rows, 1>(a);
-    if constexpr (L.rows > 2) {
-      if (are_of(2)) return backward_passes<N, T, L, Centred, kStreaming, kResidual, L.rows, 2>(a);
+    constexpr int kSlots = L.rows;
+    if (a.slots / a.tasks >= kSlots && a.slots <= a.rows && a.rows <= 2 * a.slots) {
+      return a.rows == a.slots
+                 ? backward_passes<N, T, L, Centred, kStreaming, kResidual, kSlots, kSlots>(a)
+                 : backward_passes<N, T, L, Centred, kStreaming, kResidual, 2 * kSlots, kSlots>(a);
     }
   }
   constexpr int kRows = kStaged ? 1 : kRowsTogether<L, T>;
-  backward_passes<N, T, L, Centred, kStreaming, kResidual, kRows, kRows>(a);
+  backward_passes<N, T, L, Centred, kStreaming, kResidual, kRows, 1>(a);
 }
 
 template <Norm N, class T, RowLoops L, bool kStreaming, bool kResidual, class Output>

@@ -340,7 +340,7 @@ struct StoredRows {
   OUTGRAD_HD typename Io::Value output(const Io& io, int r, i64 j) const {
     using Value = typename Io::Value;
     const i64 n = rows.a->n;
-    prefetch<L.prefetch>(io, rows.a->x + rows.ahead + place_ahead<kRows, T>(io, r, j, n));
+    prefetch<L.prefetch>(io, rows.a->x + rows.ahead + place_ahead<T>(io, kRows, r, j, n));
     const Value g = rows.a->gamma ? io.load(rows.a->gamma + j) : io.splat(1.0f);
     const Value b = rows.a->beta ? io.load(rows.a->beta + j) : io.splat(kMissingTerm);
     const Value y = forward_output<Value>(io.load(rows.x + r * n + j), io.splat(rows.mean[r]),
