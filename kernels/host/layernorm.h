@@ -660,7 +660,7 @@ class RowWriter {
       rows_ = rows;
       next_ = 0;
     } else {
-      write_all(rows, n_);
+      write(rows, 0, n_);
     }
   }
   OUTGRAD_HD void operator()() {
@@ -670,14 +670,16 @@ class RowWriter {
       next_ += kPart;
     }
   }
-  __attribute__((noinline)) void rest() {
-    if (next_ == n_) return;
-    rows_.write(next_, n_);
-    next_ = n_;
+  OUTGRAD_HD void rest() {
+    if constexpr (kWritesMeanwhile<kStreaming, kRows>) {
+      if (next_ == n_) return;
+      write(rows_, next_, n_);
+      next_ = n_;
+    }
   }
 
  private:
-  __attribute__((noinline)) static void write_all(const Rows& rows, i64 n) { rows.write(0, n); }
+  __attribute__((noinline)) static void write(const Rows& rows, i64 from, i64 to) { rows.write(from, to); }
 
   static constexpr i64 kStrip = LaneIo<typename StripOf<Lane, kCount>::Strip>::kWidth;
   static constexpr i64 kPart = (kStepTerms / kRows + kStrip - 1) / kStrip * kStrip;
@@ -1039,14 +1041,13 @@ OUTGRAD_HD Value fold_neighbours(const Value* values) {
 }
 
 // The rows from `first` on of a backward, whose sums are complete: kRows rows of one slot, or those of kSlots
-// slots, a subtree, each of which has one or, if kRows is twice as many, one or two. Writes their dx and adds
-// their terms to the sums over rows, one row after the other. All elements of a column are loaded before any
-// is stored.
+// slots, a subtree, each of which has one or two. Writes their dx and adds their terms to the sums over rows,
+// one row after the other. All elements of a column are loaded before any is stored.
 template <Norm N, class T, class Output, RowLoops L, class Centred, bool kStreaming, bool kResidual,
           int kRows, int kSlots>
 struct GradientRows {
-  static constexpr bool kPairs = kSlots > 1 && kRows > kSlots;
-  static_assert(kSlots == 1 || kRows == kSlots || kRows == 2 * kSlots);
+  static constexpr bool kPairs = kSlots > 1;
+  static_assert(!kPairs || kRows == 2 * kSlots);
   const BackwardArrays<T, Output>* a;
   i64 first;
   ColumnSums over_rows;
@@ -1095,7 +1096,7 @@ struct GradientRows {
         dgammas[k] = sums.from ? io.load(sums.from + j) : io.splat(0.0f);
         dbetas[k] = kShift && sums.from ? io.load(sums.from + sums.stride + j) : io.splat(0.0f);
         OUTGRAD_UNROLL
-        for (int i = 0; i < (kPairs ? 1 : kRows / kSlots); ++i) take(r++, dgammas[k], dbetas[k]);
+        for (int i = 0; i < (kPairs ? 1 : kRows); ++i) take(r++, dgammas[k], dbetas[k]);
         if (kPairs && rows.is_pair[k]) take(r++, dgammas[k], dbetas[k]);
       }
       Value dgamma = fold_neighbours<kSlots>(dgammas);
@@ -1195,11 +1196,8 @@ void backward_together(const BackwardArrays<T, Output>& a) {
   constexpr bool kStaged = std::is_same_v<Centred, CentredStaged>;
   if constexpr (!kStaged && L.rows > 1 && std::has_single_bit(static_cast<unsigned>(L.rows))) {
     constexpr int kSlots = L.rows;
-    if (a.slots / a.tasks >= kSlots && a.slots <= a.rows && a.rows <= 2 * a.slots) {
-      return a.rows == a.slots
-                 ? backward_passes<N, T, L, Centred, kStreaming, kResidual, kSlots, kSlots>(a)
-                 : backward_passes<N, T, L, Centred, kStreaming, kResidual, 2 * kSlots, kSlots>(a);
-    }
+    if (a.slots / a.tasks >= kSlots && a.slots <= a.rows && a.rows <= 2 * a.slots)
+      return backward_passes<N, T, L, Centred, kStreaming, kResidual, 2 * kSlots, kSlots>(a);
   }
   constexpr int kRows = kStaged ? 1 : kRowsTogether<L, T>;
   backward_passes<N, T, L, Centred, kStreaming, kResidual, kRows, 1>(a);
