@@ -163,8 +163,8 @@ OUTGRAD_HD typename Ops::Value softmax_exp(const Ops& ops, const SoftmaxExp& row
 // where it is.
 inline constexpr double kSoftmaxCell = 0.032482, kSoftmaxLeast = 6.3607e-8;
 
-// Of e, relative to it, for every fp32 s that is less than the row's greatest by up to 111: kSoftmaxReach less
-// a rounding (validation/softmax/code.h).
+// Of e, relative to it, for every fp32 s that is less than the row's greatest by up to 111: kSoftmaxReach
+// less a rounding (validation/softmax/code.h).
 inline constexpr double kSoftmaxExp = 1.4262 * 0x1p-24;
 
 // Additions between a term of a row of n elements and its sum, at most (kernels/reduce.h).

@@ -309,7 +309,7 @@ TEST(Front, RefusesSpeedsThatAreNone) {
   }
 }
 
-TEST_F(FrontCommand, WritesSoftmaxsTable) {
+TEST_F(FrontCommand, NightlyWritesSoftmaxsTable) {
   EXPECT_EQ(run({"--softmax", "--groups", "1", "--foreign", foreign_file("mesa_gelu"), "--out",
                  file("softmax.json")}),
             0);
