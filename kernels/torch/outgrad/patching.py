@@ -690,7 +690,7 @@ def _is_patched(module: nn.Module) -> bool:
     return "_outgrad_was" in module.__dict__
 
 
-def _module_of(model: nn.Module, name: str) -> Any:
+def _module_of(model: Any, name: str) -> Any:
     """The module of this name, also where an attribute hides it, which get_submodule would take: as in
     nn.TransformerDecoder, whose layers are copies."""
     return functools.reduce(lambda module, part: module._modules[part], filter(None, name.split(".")), model)
