@@ -1194,7 +1194,9 @@ template <Norm N, class T, RowLoops L, class Centred, bool kStreaming, bool kRes
 void backward_together(const BackwardArrays<T, Output>& a) {
   // there is room for only one staged row
   constexpr bool kStaged = std::is_same_v<Centred, CentredStaged>;
-  if constexpr (!kStaged && L.rows > 1 && std::has_single_bit(static_cast<unsigned>(L.rows))) {
+  // With a residual, rows that are streamed gain least, which is not worth the code.
+  if constexpr (!kStaged && !(kStreaming && kResidual) && L.rows > 1 &&
+                std::has_single_bit(static_cast<unsigned>(L.rows))) {
     constexpr int kSlots = L.rows;
     if (a.slots / a.tasks >= kSlots && a.slots <= a.rows && a.rows <= 2 * a.slots)
       return backward_passes<N, T, L, Centred, kStreaming, kResidual, 2 * kSlots, kSlots>(a);
