@@ -320,18 +320,22 @@ std::map<std::string, KernelResources> resources_of(const std::string& log) {
 
 std::string mangled(const std::string& name) { return std::to_string(name.size()) + name; }
 
-class SassTest : public testing::TestWithParam<std::string> {};
+class SassTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (nvcc.empty()) GTEST_SKIP() << "no CUDA toolkit here: nvcc was not found";
+    Output found = run("bash '" + (kRoot / "tests/system/pinned_tool.sh").string() + "' nvdisasm '" +
+                       kBuild.string() + "'");
+    while (!found.text.empty() && found.text.back() == '\n') found.text.pop_back();
+    if (found.status == 77) GTEST_SKIP() << found.text;
+    ASSERT_EQ(found.status, 0) << found.text;
+    nvdisasm = found.text;
+  }
+
+  std::string nvcc = find_nvcc(), nvdisasm;
+};
 
 TEST_P(SassTest, KernelsKeepTheirLimits) {
-  const std::string nvcc = find_nvcc();
-  if (nvcc.empty()) GTEST_SKIP() << "no CUDA toolkit here: nvcc was not found";
-  Output found = run("bash '" + (kRoot / "tests/system/pinned_tool.sh").string() + "' nvdisasm '" +
-                     kBuild.string() + "'");
-  while (!found.text.empty() && found.text.back() == '\n') found.text.pop_back();
-  if (found.status == 77) GTEST_SKIP() << found.text;
-  ASSERT_EQ(found.status, 0) << found.text;
-  const std::string nvdisasm = found.text;
-
   std::vector<Row> rows;
   for (const Row& row : read_limits()) {
     if (row.architecture == GetParam()) rows.push_back(row);
@@ -541,14 +545,6 @@ int rows_ahead(const NormRow& row, int element) {
 // A path takes one row through the kernel: all of its octets in whole accesses, and of a backward the slot's
 // sums at the end. Of a backward the loop over rows is counted.
 TEST_P(SassTest, NormKernelsKeepTheirLimits) {
-  const std::string nvcc = find_nvcc();
-  if (nvcc.empty()) GTEST_SKIP() << "no CUDA toolkit here: nvcc was not found";
-  Output found = run("bash '" + (kRoot / "tests/system/pinned_tool.sh").string() + "' nvdisasm '" +
-                     kBuild.string() + "'");
-  while (!found.text.empty() && found.text.back() == '\n') found.text.pop_back();
-  if (found.status == 77) GTEST_SKIP() << found.text;
-  ASSERT_EQ(found.status, 0) << found.text;
-
   const std::vector<NormRow> rows = read_norm_limits(GetParam());
   ASSERT_GE(rows.size(), 27u)
       << "both directions of the three formats, alone, with a residual, and with dropout";
@@ -565,7 +561,7 @@ TEST_P(SassTest, NormKernelsKeepTheirLimits) {
                               kRoot.string() + "' -o '" + cubin + "' '" + scratch / "norms.cu" + "'");
   ASSERT_EQ(compiled.status, 0) << compiled.text;
   EXPECT_EQ(compiled.text.find("warning"), std::string::npos) << compiled.text;
-  const Output disassembled = run("'" + found.text + "' -c '" + cubin + "'");
+  const Output disassembled = run("'" + nvdisasm + "' -c '" + cubin + "'");
   ASSERT_EQ(disassembled.status, 0) << disassembled.text.substr(0, 2000);
   const std::map<std::string, KernelResources> resources = resources_of(compiled.text);
   const std::vector<SassFunction> functions = read_sass(disassembled.text);
@@ -640,13 +636,6 @@ TEST_P(SassTest, NormKernelsKeepTheirLimits) {
 // what CUDA 13.0 makes of any of them, by 4% and by 8 registers. On sm_80 and sm_100 some spill sums of the
 // tree.
 TEST_P(SassTest, SoftmaxForwardsAreInSinglePrecision) {
-  const std::string nvcc = find_nvcc();
-  if (nvcc.empty()) GTEST_SKIP() << "no CUDA toolkit here: nvcc was not found";
-  Output found = run("bash '" + (kRoot / "tests/system/pinned_tool.sh").string() + "' nvdisasm '" +
-                     kBuild.string() + "'");
-  while (!found.text.empty() && found.text.back() == '\n') found.text.pop_back();
-  if (found.status == 77) GTEST_SKIP() << found.text;
-  ASSERT_EQ(found.status, 0) << found.text;
   std::string source = "#include \"kernels/cuda/softmax.cuh\"\nusing namespace outgrad::kernels;\n";
   for (const std::string of : {"float, 1", "float, 4", "float, 16", "F16, 1", "BF16, 1", "BF16, 16"}) {
     const std::string t = of.substr(0, of.find(','));
@@ -659,7 +648,7 @@ TEST_P(SassTest, SoftmaxForwardsAreInSinglePrecision) {
   const Output compiled = run("'" + nvcc + "' -std=c++20 -O3 -arch=" + GetParam() + " -cubin -Xptxas -v -I'" +
                               kRoot.string() + "' -o '" + cubin + "' '" + scratch / "softmax.cu" + "'");
   ASSERT_EQ(compiled.status, 0) << compiled.text;
-  const Output disassembled = run("'" + found.text + "' -c '" + cubin + "'");
+  const Output disassembled = run("'" + nvdisasm + "' -c '" + cubin + "'");
   ASSERT_EQ(disassembled.status, 0) << disassembled.text.substr(0, 2000);
   const std::map<std::string, KernelResources> resources = resources_of(compiled.text);
   const std::vector<SassFunction> functions = read_sass(disassembled.text);
