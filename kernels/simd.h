@@ -467,6 +467,13 @@ struct Avx512 {
     even = first_of_pairs(both);
     odd = second_of_pairs(both);
   }
+  // The line's first and second half, from its even and its odd elements.
+  static OUTGRAD_HD void interleave(Float& even_to_first, Float& odd_to_second) {
+    const Int first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const Float even = even_to_first;
+    even_to_first = _mm512_permutex2var_ps(even, first, odd_to_second);
+    odd_to_second = _mm512_permutex2var_ps(even, add(first, splat(8)), odd_to_second);
+  }
   static OUTGRAD_HD void mask_even_odd(u32 bits, Mask& even, Mask& odd) {
     even = static_cast<Mask>(_pext_u32(bits, 0x55555555u));
     odd = static_cast<Mask>(_pext_u32(bits, 0xaaaaaaaau));

@@ -160,31 +160,59 @@ inline u32 bits_at(const u32* mask, i64 i, i64 count) {
                           first);
 }
 
-// Elements [i, i + count): dx, and their products onto sums, of which a whole vector may be written.
+#ifdef OUTGRAD_AVX2
+// Adds products to `sums`, which are in the order of memory.
+template <class Ops, class Isa, int kCount>
+OUTGRAD_HD void add_products(const Ops&, float* sums, FloatPack<Isa, kCount> products) {
+  if constexpr (Ops::kEvenOdd) {
+    OUTGRAD_UNROLL
+    for (int i = 0; i < kCount; i += 2) Isa::interleave(products.v[i], products.v[i + 1]);
+  }
+  OUTGRAD_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    float* const to = sums + i * Isa::kLanes;
+    Isa::template store<false>(to, Isa::add(Isa::load(to), products.v[i]));
+  }
+}
+#endif
+
+// Elements [i, i + count) of a row whose first element need not begin a byte of the mask: dx, and their
+// products onto sums, of which a whole vector may be written.
 template <class Fit, bool kStreaming, class Ops, class T>
 OUTGRAD_HD void bias_backward_pack(const Ops& ops, i64 count, const T* dy, const T* y, const u32* mask, i64 i,
                                    T* dx, float* sums) {
+  fetch_ahead<kStreaming>(y + i, count);
+  fetch_ahead<kStreaming>(dy + i, count);
   u32 bits[(Ops::kElements + 31) / 32];
   for (i64 k = 0; k < count; k += 32) bits[k / 32] = bits_at(mask, i + k, std::min<i64>(32, count - k));
-  const auto product = activation_backward_value<Fit>(ops, kVectorTable<Fit>, dy + i, y + i,
-                                                      ops.load_mask(reinterpret_cast<const u8*>(bits)));
-  const typename Ops::Whole whole{};
-  whole.template store<false>(sums, whole.add(whole.load(sums), product));
-  ops.template store<kStreaming>(dx + i, product);
+  const auto products = activation_backward_value<Fit>(ops, kVectorTable<Fit>, dy + i, y + i,
+                                                       ops.load_mask(reinterpret_cast<const u8*>(bits)));
+  add_products(ops, sums, products);
+  ops.template store<kStreaming>(dx + i, products);
 }
 
 // One row: writes dx and adds its products to sums.
 template <class Fit, class T, CpuSchedule S, bool kStreaming>
 void bias_backward_row(const T* dy, const T* y, const u32* mask, i64 i, i64 end, T* dx, float* sums) {
   if constexpr (S.vector_bits > 0) {
+    const i64 begin = i;
+    if (i % 8 == 0) {
+      const auto finish = [=](const auto& ops, i64 at, const auto& products) __attribute__((always_inline)) {
+        add_products(ops, sums + (at - begin), products);
+        ops.template store<kStreaming>(dx + at, products);
+      };
+      i = backward_vectors<Fit, T, T, S, kStreaming>(dy, y, reinterpret_cast<const u8*>(mask), i, end,
+                                                     finish);
+    }
     constexpr LanesOf<S, kUnrollOf<Fit, S>> kPack{};
     constexpr LanesOf<S, 1> kSingle{};
-    for (; end - i >= kPack.kElements; i += kPack.kElements, sums += kPack.kElements)
-      bias_backward_pack<Fit, kStreaming>(kPack, kPack.kElements, dy, y, mask, i, dx, sums);
-    for (; end - i >= kSingle.kElements; i += kSingle.kElements, sums += kSingle.kElements)
-      bias_backward_pack<Fit, kStreaming>(kSingle, kSingle.kElements, dy, y, mask, i, dx, sums);
+    for (; end - i >= kPack.kElements; i += kPack.kElements)
+      bias_backward_pack<Fit, kStreaming>(kPack, kPack.kElements, dy, y, mask, i, dx, sums + (i - begin));
+    for (; end - i >= kSingle.kElements; i += kSingle.kElements)
+      bias_backward_pack<Fit, kStreaming>(kSingle, kSingle.kElements, dy, y, mask, i, dx, sums + (i - begin));
     if (i < end)
-      bias_backward_pack<Fit, kStreaming>(part_of(kSingle, end - i), end - i, dy, y, mask, i, dx, sums);
+      bias_backward_pack<Fit, kStreaming>(part_of(kSingle, end - i), end - i, dy, y, mask, i, dx,
+                                          sums + (i - begin));
     return;
   }
   for (; i < end; ++i, ++sums) {

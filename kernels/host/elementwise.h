@@ -152,15 +152,17 @@ struct BackwardPack {
   }
 };
 
-// The elements from `begin` on that fill whole packs of kCount vectors; returns where it stopped.
-template <class Fit, class T, class Y, CpuSchedule S, int kCount, bool kStreaming>
-OUTGRAD_HD i64 backward_packs(const T* dy, Stored<Y> y, const u8* mask, T* dx, i64 begin, i64 end) {
+// The elements from `begin` on that fill whole packs of kCount vectors; returns where it stopped. finish(ops,
+// i, products) takes those of the pack at i, whose lanes are those of `ops`.
+template <class Fit, class T, class Y, CpuSchedule S, int kCount, bool kStreaming, class Finish>
+OUTGRAD_HD i64 backward_packs(const T* dy, Stored<Y> y, const u8* mask, i64 begin, i64 end,
+                              const Finish& finish) {
   using Pack = BackwardPack<Fit, T, Y, S, kCount>;
   i64 i = begin;
   for (; i + Pack::kElements <= end; i += Pack::kElements) {
     fetch_ahead<kStreaming>(codes_of(y + i), Pack::kElements);
     fetch_ahead<kStreaming>(dy + i, Pack::kElements);
-    Pack::kOps.template store<kStreaming>(dx + i, Pack::product_at(dy, y, mask, i));
+    finish(Pack::kOps, i, Pack::product_at(dy, y, mask, i));
   }
   return i;
 }
@@ -168,8 +170,9 @@ OUTGRAD_HD i64 backward_packs(const T* dy, Stored<Y> y, const u8* mask, T* dx, i
 // The same for runs of kDepth packs of a polynomial. While a pack is finished, the places of the one kDepth
 // further on are found: an element's two chains, the root's and the polynomial's, one behind the other are
 // longer than a core looks ahead.
-template <class Fit, class T, class Y, CpuSchedule S, int kCount, int kDepth, bool kStreaming>
-OUTGRAD_HD i64 backward_runs(const T* dy, Stored<Y> y, const u8* mask, T* dx, i64 begin, i64 end) {
+template <class Fit, class T, class Y, CpuSchedule S, int kCount, int kDepth, bool kStreaming, class Finish>
+OUTGRAD_HD i64 backward_runs(const T* dy, Stored<Y> y, const u8* mask, i64 begin, i64 end,
+                             const Finish& finish) {
   using Pack = BackwardPack<Fit, T, Y, S, kCount>;
   constexpr i64 kRun = kDepth * Pack::kElements;
   i64 i = begin;
@@ -177,9 +180,6 @@ OUTGRAD_HD i64 backward_runs(const T* dy, Stored<Y> y, const u8* mask, T* dx, i6
   Place<typename Pack::Lanes> places[kDepth];
   OUTGRAD_UNROLL
   for (int k = 0; k < kDepth; ++k) places[k] = Pack::place_at(y, mask, i + k * Pack::kElements);
-  const auto finish = [=](i64 at, const Place<typename Pack::Lanes>& place) __attribute__((always_inline)) {
-    Pack::kOps.template store<kStreaming>(dx + at, Pack::product_at(dy, at, place));
-  };
   for (; i + 2 * kRun <= end; i += kRun) {
     OUTGRAD_UNROLL
     for (int k = 0; k < kDepth; ++k) {
@@ -187,26 +187,40 @@ OUTGRAD_HD i64 backward_runs(const T* dy, Stored<Y> y, const u8* mask, T* dx, i6
       fetch_ahead<kStreaming>(codes_of(y + at), Pack::kElements);
       fetch_ahead<kStreaming>(dy + at, Pack::kElements);
       const Place<typename Pack::Lanes> ahead = Pack::place_at(y, mask, at + kRun);
-      finish(at, places[k]);
+      finish(Pack::kOps, at, Pack::product_at(dy, at, places[k]));
       places[k] = ahead;
     }
   }
   OUTGRAD_UNROLL
-  for (int k = 0; k < kDepth; ++k) finish(i + k * Pack::kElements, places[k]);
+  for (int k = 0; k < kDepth; ++k) {
+    const i64 at = i + k * Pack::kElements;
+    finish(Pack::kOps, at, Pack::product_at(dy, at, places[k]));
+  }
   return i + kRun;
+}
+
+// The elements from `begin` on, which begins a byte of the mask, that fill whole vectors; as above.
+template <class Fit, class T, class Y, CpuSchedule S, bool kStreaming, class Finish>
+OUTGRAD_HD i64 backward_vectors(const T* dy, Stored<Y> y, const u8* mask, i64 begin, i64 end,
+                                const Finish& finish) {
+  i64 i = begin;
+  if constexpr (kIsDirect<Fit>) {
+    i = backward_packs<Fit, T, Y, S, S.unroll, kStreaming>(dy, y, mask, i, end, finish);
+  } else if constexpr (S.unroll > 1) {
+    constexpr int kCount = by_rows<Fit>() ? 1 : 2;  // 2: of 16-bit elements the line that AVX-512 stores
+    i = backward_runs<Fit, T, Y, S, kCount, S.unroll / kCount, kStreaming>(dy, y, mask, i, end, finish);
+  }
+  return backward_packs<Fit, T, Y, S, 1, kStreaming>(dy, y, mask, i, end, finish);
 }
 
 template <class Fit, class T, class Y, CpuSchedule S, bool kStreaming>
 void backward_range(const T* dy, Stored<Y> y, const u8* mask, T* dx, i64 begin, i64 end) {
   i64 i = begin;
   if constexpr (S.vector_bits > 0) {
-    if constexpr (kIsDirect<Fit>) {
-      i = backward_packs<Fit, T, Y, S, S.unroll, kStreaming>(dy, y, mask, dx, i, end);
-    } else if constexpr (S.unroll > 1) {
-      constexpr int kCount = by_rows<Fit>() ? 1 : 2;  // 2: of 16-bit elements the line that AVX-512 stores
-      i = backward_runs<Fit, T, Y, S, kCount, S.unroll / kCount, kStreaming>(dy, y, mask, dx, i, end);
-    }
-    i = backward_packs<Fit, T, Y, S, 1, kStreaming>(dy, y, mask, dx, i, end);
+    const auto write = [=](const auto& ops, i64 at, const auto& products) __attribute__((always_inline)) {
+      ops.template store<kStreaming>(dx + at, products);
+    };
+    i = backward_vectors<Fit, T, Y, S, kStreaming>(dy, y, mask, begin, end, write);
   }
   for (; i < end; ++i) {
     bool m = false;
