@@ -53,13 +53,13 @@ struct LanesOf<S, kCount, Stored> : LaneOps<Avx512, kCount, S.table, Stored> {};
 // with the loads that miss. Measured with pages of 4 KiB on Zen 4, forward: 4 KiB ahead about the same, 1 KiB
 // a little worse, 6 KiB clearly; on Sapphire Rapids, backward: 1 to 4 KiB about the same, without it two
 // fifths to three quarters of the speed.
-template <bool kStreaming, class T>
+template <bool kStreaming, i64 kBytes = 2048, class T>
 OUTGRAD_HD void fetch_ahead(const T* input, i64 elements) {
-  constexpr i64 kAheadBytes = 2048, kLine = 64;
+  constexpr i64 kLine = 64;
   if constexpr (kStreaming) {
     OUTGRAD_UNROLL
     for (i64 byte = 0; byte < elements * static_cast<i64>(sizeof(T)); byte += kLine) {
-      __builtin_prefetch(reinterpret_cast<const u8*>(input) + kAheadBytes + byte);
+      __builtin_prefetch(reinterpret_cast<const u8*>(input) + kBytes + byte);
     }
   }
 }

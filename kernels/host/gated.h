@@ -184,9 +184,21 @@ OUTGRAD_HD void over_products(i64 count, const Body& body) {
   for (; i < count; ++i) body(FloatOps{}, i);
 }
 
+// What the products read after the elements from i on. Of a, what lies a block further on: the next block's
+// first step reads it before any product does.
+template <bool kStreaming, class Ops, class T, class... Others>
+OUTGRAD_HD void fetch_next(const Ops&, i64 i, const T* a, const Others*... others) {
+  if constexpr (!std::is_same_v<Ops, FloatOps>) {
+    constexpr i64 kBlockBytes = kGateBlock * sizeof(T);
+    fetch_ahead<kStreaming, kBlockBytes>(a + i, Ops::kElements);
+    (fetch_ahead<kStreaming>(others + i, Ops::kElements), ...);
+  }
+}
+
 template <CpuSchedule S, bool kStreaming, class Block, class T>
 void multiply_block(const Block& of, const T* a, const T* b, T* y, i64 count) {
   over_products<S>(count, [&](const auto& ops, i64 i) __attribute__((always_inline)) {
+    fetch_next<kStreaming>(ops, i, a, b);
     store_value<kStreaming>(ops, y + i, ops.mul(of.value(ops, i, ops.load(a + i)).f, ops.load(b + i)));
   });
 }
@@ -194,6 +206,7 @@ void multiply_block(const Block& of, const T* a, const T* b, T* y, i64 count) {
 template <CpuSchedule S, bool kStreaming, class Block, class T>
 void multiply_gradients(const Block& of, const T* dy, const T* a, const T* b, T* da, T* db, T* y, i64 count) {
   over_products<S>(count, [&](const auto& ops, i64 i) __attribute__((always_inline)) {
+    fetch_next<kStreaming>(ops, i, a, b, dy);
     const auto at = of.value(ops, i, ops.load(a + i));
     const auto factor = ops.load(b + i);
     const auto gradients = gate_gradients(ops, at, ops.load(dy + i), factor);

@@ -111,6 +111,7 @@ void keep_products(const Block& of, const T* a, const T* b, i64 count, T* z, T* 
   constexpr float kNormal = std::is_same_v<T, F16> ? 0x1p-14f : 0x1p-126f;
   std::fill_n(mask, (count + 31) / 32 * i64{sizeof(u32)}, u8{0});
   over_products<S>(count, [&](const auto& ops, i64 i) __attribute__((always_inline)) {
+    fetch_next<kStreaming>(ops, i, a, b);
     using Value = typename std::remove_cvref_t<decltype(ops)>::Value;
     const Value x = ops.load(a + i), factor = ops.load(b + i), f = of.value(ops, i, x).f,
                 product = ops.mul(f, factor);
@@ -130,6 +131,7 @@ void keep_products(const Block& of, const T* a, const T* b, i64 count, T* z, T* 
 template <class Fit, class T, CpuSchedule S, bool kStreaming>
 void restore_gradients(const T* dz, const T* z, const T* slot, const u8* mask, i64 count, T* da, T* db) {
   over_products<S>(count, [&](const auto& ops, i64 i) __attribute__((always_inline)) {
+    fetch_next<kStreaming>(ops, i, z, slot, dz);
     const auto from = [&](const auto& table) __attribute__((always_inline)) {
       return product_gradients(ops, Fit{}, table, ops.load(dz + i), ops.load(z + i), ops.load(slot + i),
                                bits_at(ops, mask, i));
