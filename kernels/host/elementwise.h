@@ -321,12 +321,16 @@ OUTGRAD_HD __m128i looked_up(const u16* table, const void* codes) {
   return _mm_insert_epi16(y, table[high >> 48], 7);
 }
 
-template <class Forward, class T, CpuSchedule S, bool kStreaming>
-void forward_range_by_code(const u16* table, const T* x, T* y, u8* mask, i64 begin, i64 end) {
+// Whole packs of the elements from `begin` on, by a table of all outputs; returns where it stopped. The mask is
+// that of evaluate_mask.
+template <class Activation, class T, CpuSchedule S, bool kStreaming>
+i64 forward_packs_by_code(const u16* table, const T* x, T* y, u8* mask, i64 begin, i64 end) {
   constexpr LanesOf<S, 2> kOps{};
   i64 i = begin;
   for (; i + kOps.kElements <= end; i += kOps.kElements) {
-    kOps.store_mask(mask + i / 8, evaluate_mask(kOps, Forward{}, kOps.load(x + i)));
+    fetch_ahead<kStreaming>(x + i, kOps.kElements);
+    if constexpr (kHasMask<Activation>)
+      kOps.store_mask(mask + i / 8, kOps.less_equal(kOps.constant(Activation::kXStar), kOps.load(x + i)));
     OUTGRAD_UNROLL
     for (int k = 0; k < kOps.kElements; k += 8) {
       const __m128i eight = looked_up(table, x + i + k);
@@ -338,7 +342,7 @@ void forward_range_by_code(const u16* table, const T* x, T* y, u8* mask, i64 beg
       }
     }
   }
-  forward_range<Forward, T, S, kStreaming>(x, y, mask, i, end);
+  return i;
 }
 #endif
 
@@ -371,7 +375,9 @@ void forward_all(const T* x, T* y, u8* mask, i64 n) {
     if (n >= kCodes) {
       const u16* const table = outputs_by_code<Forward, T>(forward_range<Forward, T, kLoopOf<S>, false>);
       over_blocks<S>(n, [=](i64 begin, i64 end) {
-        forward_range_by_code<Forward, T, kLoopOf<S>, kStreaming>(table, x, y, mask, begin, end);
+        const i64 i =
+            forward_packs_by_code<Forward, T, kLoopOf<S>, kStreaming>(table, x, y, mask, begin, end);
+        forward_range<Forward, T, kLoopOf<S>, kStreaming>(x, y, mask, i, end);
       });
       return;
     }

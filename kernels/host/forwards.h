@@ -19,32 +19,47 @@ void activation_forward(const T* x, T* y, u32* mask, i64 n);
 
 namespace detail {
 
-inline constexpr int kWordBits = 32;
-
-template <class F, class T>
-OUTGRAD_HD u32 forward_mask(const T* x, int count) {
-  u32 word = 0;
-  for (int k = 0; k < count; ++k) word |= static_cast<u32>(widen(x[k]) >= F::kXStar) << k;
-  return word;
-}
-
 template <class F, class T>
 void forward_elements(const T* x, T* y, u8*, i64 begin, i64 end) {
   for (i64 i = begin; i < end; ++i) y[i] = forward_of<F>(x[i]);
 }
 
-// By the table of all outputs of a 16-bit format.
+// Elements [begin, end), of which the first begins a word of the mask, by the table of all outputs.
+template <class F, class T, CpuSchedule S, bool kStreaming>
+void looked_up_range(const u16* outputs, const T* x, T* y, u32* mask, i64 begin, i64 end) {
+  constexpr i64 kWordBits = 32;
+  i64 i = begin;
+#ifdef OUTGRAD_AVX2
+  if constexpr (S.vector_bits > 0) {
+    i = forward_packs_by_code<F, T, S, kStreaming>(outputs, x, y, reinterpret_cast<u8*>(mask), begin,
+                                                   end - (end - begin) % kWordBits);
+    end_streaming<kStreaming>();
+  }
+#endif
+  for (; i < end; i += kWordBits) {
+    const i64 stop = std::min(i + kWordBits, end);
+    u32 word = 0;
+    for (i64 k = i; k < stop; ++k) {
+      if constexpr (F::kMasked) word |= static_cast<u32>(widen(x[k]) >= F::kXStar) << (k - i);
+      y[k].bits = outputs[x[k].bits];
+    }
+    if constexpr (F::kMasked) mask[i / kWordBits] = word;
+  }
+}
+
 template <class F, class T, CpuSchedule S>
 void looked_up_forward(const T* x, T* y, u32* mask, i64 n) {
   static_assert(schedule_holds<S>());
   const u16* const outputs = n > 0 ? outputs_by_code<F, T>(forward_elements<F, T>) : nullptr;
-  over_blocks<S>(n, [=](i64 begin, i64 end) {
-    for (i64 i = begin; i < end; i += kWordBits) {
-      const int count = static_cast<int>(std::min<i64>(kWordBits, end - i));
-      if constexpr (F::kMasked) mask[i / kWordBits] = forward_mask<F>(x + i, count);
-      for (i64 k = i; k < i + count; ++k) y[k].bits = outputs[x[k].bits];
-    }
-  });
+  const auto all = [=]<bool kStreaming>() {
+    over_blocks<S>(n, [=](i64 begin, i64 end) {
+      looked_up_range<F, T, kLoopOf<S>, kStreaming>(outputs, x, y, mask, begin, end);
+    });
+  };
+  if constexpr (S.streaming_stores && S.vector_bits > 0) {
+    if (streams<S>(y, n)) return all.template operator()<true>();
+  }
+  all.template operator()<false>();
 }
 
 }  // namespace detail
