@@ -61,18 +61,25 @@ inline constexpr CodeRule kSoftmaxRule{32.0f / 3, 255.5f, 255.0f, 0, 0.0f, 0.0f}
 // What is smaller has code 0. Zeros, NaN and negative numbers take this way too.
 inline constexpr float kSoftmaxClamp = 0x1p-25f;
 
-// log2(p) of a positive normal number: k + log2(m), m in [sqrt(1/2), sqrt(2)), log2(m) = 2 / log(2) atanh((m
-// - 1) / (m + 1)). The series goes up to the fifth power, and its rest is below 2^-19.
+// log2(1 + t) / t for sqrt(1/2) <= 1 + t <= sqrt(2): the best polynomial of its degree for log2(1 + t), of
+// which it is off by 2^-21.6 (tests/approx/search/remez_test.cpp computes both).
+inline constexpr int kSoftmaxLog2Degree = 6;
+struct SoftmaxLog2 {
+  float c[kSoftmaxLog2Degree + 1];
+};
+inline constexpr SoftmaxLog2 kSoftmaxLog2{{0x1.7154c4p+0f, -0x1.71582ep-1f, 0x1.ebff06p-2f, -0x1.6f93b2p-2f,
+                                           0x1.30659ap-2f, -0x1.173e2p-2f, 0x1.5d75ap-3f}};
+
+// log2(p) of a positive normal number: k + log2(m), m in [sqrt(1/2), sqrt(2)).
 template <class Ops>
 OUTGRAD_HD typename Ops::Value log2_of(const Ops& ops, const typename Ops::Value& p) {
-  constexpr double kTwoOverLog2 = 0x1.71547652b82fep+1;
-  const auto m = ops.significand(p);
-  const auto z = ops.div(ops.sub(m, ops.constant(1.0f)), ops.sub(m, ops.constant(-1.0f)));
-  const auto square = ops.mul(z, z);
-  auto q = ops.fma(ops.constant(static_cast<float>(kTwoOverLog2 / 5)), square,
-                   ops.constant(static_cast<float>(kTwoOverLog2 / 3)));
-  q = ops.fma(q, square, ops.constant(static_cast<float>(kTwoOverLog2)));
-  return ops.fma(q, z, ops.exponent(p));
+  constexpr SoftmaxLog2 kLog2 =
+      kSoftmaxLog2;  // in nvcc's device code the reference needs an object of its own
+  const auto t = ops.sub(ops.significand(p), ops.constant(1.0f));
+  auto q = ops.constant(kLog2.c[kSoftmaxLog2Degree]);
+  OUTGRAD_UNROLL
+  for (int n = kSoftmaxLog2Degree - 1; n >= 0; --n) q = ops.fma(q, t, ops.constant(kLog2.c[n]));
+  return ops.fma(q, t, ops.exponent(p));
 }
 
 // 2^23 + the code of p.
@@ -155,6 +162,23 @@ OUTGRAD_HD typename Ops::Value softmax_exp(const Ops& ops, const SoftmaxExp& row
   for (int n = kSoftmaxDegree - 1; n >= 0; --n) q = ops.fma(q, r, ops.constant(kQ.c[n]));
   const auto scale = ops.shifted(t, 23);
   return ops.fma(scale, ops.fma(ops.mul(r, r), q, r), scale);
+}
+
+// A row's sum, by which its e are divided.
+struct SoftmaxSum {
+  float sum, reciprocal;
+
+  OUTGRAD_HD explicit SoftmaxSum(float of) : sum(of), reciprocal(div_rn(1.0f, of)) {}
+};
+
+// p = e / sum, by a product and its remainder: a division takes as long as the rest of an element together.
+// The product is off by two roundings, u each; what the remainder and the reciprocal are off by counts u
+// times that. So p is the rounding of a number within 8 u^2 of e / sum, relative to it.
+template <class Ops>
+OUTGRAD_HD typename Ops::Value softmax_quotient(const Ops& ops, const typename Ops::Value& e,
+                                                const SoftmaxSum& of) {
+  const auto reciprocal = ops.constant(of.reciprocal), p = ops.mul(e, reciprocal);
+  return ops.fma(ops.fma(p, ops.constant(-of.sum), e), reciprocal, p);
 }
 
 // --- Bounds --------------------------------------------------------------------------------------

@@ -109,9 +109,9 @@ __global__ void __launch_bounds__(kTreeLanes* Warps* softmax_block_rows(Warps))
       if (greatest < value) greatest = value;
     });
     const SoftmaxExp of = softmax_exp_of(greatest_in_row<Warps>(thread, greatest));
-    const float sum = sums_of_row<Warps>(thread, n, ExponentialTerms<T>{from, of}).v[0];
+    const SoftmaxSum sum(sums_of_row<Warps>(thread, n, ExponentialTerms<T>{from, of}).v[0]);
     over_own<Warps>(thread, n, [&](i64 j) {
-      const float p = div_rn(softmax_exp(FloatOps{}, of, widen(from[j])), sum);
+      const float p = softmax_quotient(FloatOps{}, softmax_exp(FloatOps{}, of, widen(from[j])), sum);
       to[j] = narrow<T>(p);
       coded[j] = softmax_code(p);
     });

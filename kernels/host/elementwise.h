@@ -321,8 +321,8 @@ OUTGRAD_HD __m128i looked_up(const u16* table, const void* codes) {
   return _mm_insert_epi16(y, table[high >> 48], 7);
 }
 
-// Whole packs of the elements from `begin` on, by a table of all outputs; returns where it stopped. The mask is
-// that of evaluate_mask.
+// Whole packs of the elements from `begin` on, by a table of all outputs; returns where it stopped. The mask
+// is that of evaluate_mask.
 template <class Activation, class T, CpuSchedule S, bool kStreaming>
 i64 forward_packs_by_code(const u16* table, const T* x, T* y, u8* mask, i64 begin, i64 end) {
   constexpr LanesOf<S, 2> kOps{};

@@ -253,12 +253,12 @@ void softmax_forward_rows(const T* x, T* y, u8* codes, i64 rows, i64 n) {
       sums[r] =
           row_sums<SoftmaxLane<S>>(ExponentialTerms<decltype(elements_of(r))>{elements_of(r)}, terms).v[0];
     for (i64 r = 0; r < rows; ++r) {
-      over_row<S>(
-          n, [=, e = elements_of(r), sum = sums[r]](const auto& ops, i64 j) __attribute__((always_inline)) {
-            const auto p = ops.div(elements_at(ops, e, j), ops.constant(sum));
-            ops.store_bytes(codes + r * n + j, softmax_coded(ops, p));
-            store_value<false>(ops, y + r * n + j, p);
-          });
+      over_row<S>(n, [=, e = elements_of(r), sum = SoftmaxSum(sums[r])](const auto& ops, i64 j)
+                         __attribute__((always_inline)) {
+                           const auto p = softmax_quotient(ops, elements_at(ops, e, j), sum);
+                           ops.store_bytes(codes + r * n + j, softmax_coded(ops, p));
+                           store_value<false>(ops, y + r * n + j, p);
+                         });
     }
   };
   if (n > kKeptExponentials) return finish(exponentials, n);

@@ -75,6 +75,22 @@ TEST(Remez, MakesThePolynomialOfSoftmaxsExp) {
   EXPECT_NEAR((columns * rounded - target).cwiseAbs().maxCoeff(), 0.0637 * 0x1p-24, 1e-4 * 0x1p-24);
 }
 
+TEST(Remez, MakesThePolynomialOfSoftmaxsLog2) {
+  const double root = std::sqrt(0.5);
+  const Vector t = Vector::LinSpaced(4001, root - 1, 1 / root - 1);
+  const Matrix columns = powers(t, kernels::kSoftmaxLog2Degree + 1, 1);
+  const Vector target = t.array().log1p() / std::log(2.0);
+  const auto best = exchange<double>(columns, target);
+  EXPECT_TRUE(best.settled);
+  EXPECT_NEAR(best.error, 0.630 * 0x1p-21, 1e-3 * 0x1p-21);
+  Vector rounded = best.coefficients;
+  for (Eigen::Index k = 0; k <= kernels::kSoftmaxLog2Degree; ++k) {
+    EXPECT_EQ(static_cast<float>(rounded[k]), kernels::kSoftmaxLog2.c[k]) << k;
+    rounded[k] = static_cast<double>(kernels::kSoftmaxLog2.c[k]);
+  }
+  EXPECT_NEAR((columns * rounded - target).cwiseAbs().maxCoeff(), 0.680 * 0x1p-21, 1e-3 * 0x1p-21);
+}
+
 TEST(Remez, MultiPrecisionSeesBelowDouble) {
   const int degree = 12, samples = 200;
   Eigen::Matrix<Real, Eigen::Dynamic, Eigen::Dynamic> columns(samples, degree + 1);

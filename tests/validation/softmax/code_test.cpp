@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/host/softmax.h"
+#include "kernels/support/bounds.h"
 #include "validation/exact/mp.h"
 
 namespace outgrad::validation {
@@ -25,8 +26,8 @@ constexpr float kFrom = 0x1p-26f;
 void expect_proof(const SoftmaxCodeProof& proof) {
   EXPECT_EQ(proof.problem, "");
   EXPECT_TRUE(holds(proof));
-  EXPECT_GT(proof.cell, 0.99998 * kernels::kSoftmaxCell);
-  EXPECT_GT(static_cast<double>(proof.last[0]), 0.99998 * kernels::kSoftmaxLeast);
+  EXPECT_EQ(kernels::decimals_up(proof.cell, 6), kernels::kSoftmaxCell);
+  EXPECT_EQ(kernels::digits_up(proof.last[0], 5), kernels::kSoftmaxLeast);
   EXPECT_LT(proof.boundary, 1e-4);
   EXPECT_EQ(proof.last[kSoftmaxCodes - 1], 1.0f);
 }
