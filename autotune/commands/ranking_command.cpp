@@ -16,7 +16,6 @@ using nlohmann::json;
 struct RankingOptions {
   std::string device, kernel, format, ranking, out = "out/tuned";
   std::vector<Shape> shapes{};
-  std::uint64_t seed = kSeed;
   kernels::ResultForm form;
 };
 
@@ -27,7 +26,6 @@ RankingOptions ranking_options(const Words& words) {
     add_text(app, "--ranking", o.ranking);
     add_shapes(app, o.shapes);
     add_text(app, "--out", o.out);
-    add_seed(app, o.seed);
     kernels::add_result_form(app, o.form, "the result");
   });
   return o;
@@ -72,7 +70,7 @@ RankingResult rank(const Recording& recording, const RankingOptions& options, co
         path, "points",
         "none has a prediction: " +
             (predicted.left_out.empty() ? "there are none" : predicted.left_out.begin()->first));
-  result.check = check_ranking(recording, predicted.time, path, options.seed);
+  result.check = check_ranking(recording, predicted.time, path);
   result.failed = std::count_if(recording.evaluations.begin(), recording.evaluations.end(),
                                 [](const Evaluation& e) { return !e.time_ms; });
   result.seconds = seconds_since(began);

@@ -27,7 +27,7 @@ constexpr const char* kTuneUsage =
     "local, random, exhaustive\n"
     "       outgrad tune --device replay:FILE [--export-kernel-tuner FILE] [--export-t4 FILE]\n"
     "       outgrad tune --device replay:FILE --ranking sm_XX [--kernel K --format F] [--shape RxN] [--out "
-    "DIR] [--seed N] [--json | --csv]\n"
+    "DIR] [--json | --csv]\n"
     "         how well predictions, for which nothing runs, agree with it\n";
 
 constexpr outgrad::autotune::Command kCommands[] = {{"tune", kTuneUsage, outgrad::autotune::tune_command}};

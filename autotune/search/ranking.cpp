@@ -62,7 +62,7 @@ PredictedPoints predicted_points(const std::string& architecture_name, const Rec
 }
 
 RankingCheck check_ranking(const Recording& recording, const std::vector<std::optional<double>>& predicted,
-                           const std::string& path, std::uint64_t seed) {
+                           const std::string& path) {
   std::vector<double> model, measured;
   std::vector<std::size_t> order;  // points that did not fail, as measured
   for (std::size_t i = 0; i < recording.evaluations.size(); ++i) {
@@ -80,7 +80,7 @@ RankingCheck check_ranking(const Recording& recording, const std::vector<std::op
   std::stable_sort(order.begin(), order.end(), is_faster);
   RankingCheck check;
   check.points = model.size();
-  check.spearman = spearman_interval(model, measured, seed);
+  check.spearman = spearman_interval(model, measured);
   const double least = *recording.evaluations[order.front()].time_ms;
   std::vector<double> near_model, near_measured;
   for (std::size_t i = 0; i < model.size(); ++i)

@@ -50,6 +50,6 @@ inline constexpr std::size_t kTop = 10;
 
 // Throws SpecError(`path`, ...) where fewer than two points have both.
 RankingCheck check_ranking(const Recording& recording, const std::vector<std::optional<double>>& predicted,
-                           const std::string& path, std::uint64_t seed);
+                           const std::string& path);
 
 }  // namespace outgrad::autotune

@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
+#include <numbers>
 #include <set>
+#include <utility>
 
 #include "autotune/measure/isolate.h"
 #include "kernels/support/random.h"
@@ -132,24 +135,116 @@ TEST(Spearman, IsOfRanksAndSharesThoseOfTies) {
   EXPECT_TRUE(std::isnan(spearman({1, 2}, {3, 4, 5})));
 }
 
+double uniform(std::uint64_t& state) {
+  return static_cast<double>(kernels::next_random(state) >> 11) * 0x1p-53;
+}
+
+double normal(std::uint64_t& state) {
+  const double radius = std::sqrt(-2 * std::log1p(-uniform(state)));
+  return radius * std::cos(2 * std::numbers::pi * uniform(state));
+}
+
+// How a prediction and its measured time come about.
+using Pair = std::function<std::pair<double, double>(std::uint64_t& state)>;
+
+Pair normal_pair(double correlation) {
+  return [=](std::uint64_t& state) {
+    const double x = normal(state);
+    return std::pair(x, correlation * x + std::sqrt(1 - correlation * correlation) * normal(state));
+  };
+}
+
+std::pair<std::vector<double>, std::vector<double>> sample(const Pair& pair, std::size_t n,
+                                                           std::uint64_t& state) {
+  std::vector<double> a, b;
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto [x, y] = pair(state);
+    a.push_back(x), b.push_back(y);
+  }
+  return {a, b};
+}
+
+double correlation_of_many(const Pair& pair) {
+  std::uint64_t state = 5;
+  const auto [a, b] = sample(pair, 500'000, state);
+  return spearman(a, b);
+}
+
+// The share of samples of n pairs whose interval holds the true correlation.
+double coverage(const Pair& pair, double truth, std::size_t n, int samples) {
+  std::uint64_t state = n;
+  int held = 0;
+  for (int i = 0; i < samples; ++i) {
+    const auto [a, b] = sample(pair, n, state);
+    const Interval interval = spearman_interval(a, b);
+    held += interval.low <= truth && truth <= interval.high;
+  }
+  return static_cast<double>(held) / samples;
+}
+
+// autotune/README.md and timing.h state what is asserted here.
+TEST(Spearman, HasAnIntervalThatHoldsThatOfAllPairs) {
+  const Pair slow_scatter = [](std::uint64_t& state) {
+    const double x = uniform(state);
+    return std::pair(x, x * (1 + 0.2 * normal(state)));
+  };
+  const Pair heavy_tails = [](std::uint64_t& state) {
+    const auto [x, y] = normal_pair(0.8)(state);
+    const double spread = 1 / std::abs(normal(state));
+    return std::pair(spread * x, spread * y);
+  };
+  const Pair few_predictions = [](std::uint64_t& state) {
+    const auto [x, y] = normal_pair(0.8)(state);
+    return std::pair(std::floor(2 * x), y);
+  };
+  const std::pair<const char*, Pair> pairs[] = {
+      {"normal, 0", normal_pair(0)},       {"normal, 0.8", normal_pair(0.8)},
+      {"normal, 0.99", normal_pair(0.99)}, {"slow points scatter", slow_scatter},
+      {"heavy tails", heavy_tails},        {"few predictions", few_predictions}};
+  for (const auto& [name, pair] : pairs) {
+    const double truth = correlation_of_many(pair);
+    for (const auto& [n, samples] : {std::pair{8U, 2000}, {16U, 2000}, {32U, 2000}, {96U, 500}, {384U, 100}})
+      EXPECT_GE(coverage(pair, truth, n, samples), 0.96) << name << ", " << n << " pairs";
+  }
+  // One prediction in twenty means nothing: of 32, one sample in five has none of these.
+  const Pair rare_blunders = [](std::uint64_t& state) {
+    const double x = uniform(state), y = x + 0.05 * normal(state), other = uniform(state);
+    return std::pair(x, uniform(state) < 0.05 ? other : y);
+  };
+  const double of_blunders = coverage(rare_blunders, correlation_of_many(rare_blunders), 32, 2000);
+  EXPECT_GE(of_blunders, 0.85);
+  EXPECT_LT(of_blunders, 0.96) << "the pages say that it is less";
+}
+
 TEST(Spearman, HasAnIntervalThatNarrowsWithMorePairs) {
   const auto width = [](std::size_t n) {
     std::uint64_t state = 5;
-    std::vector<double> a, b;
-    for (std::size_t i = 0; i < n; ++i) {
-      a.push_back(static_cast<double>(kernels::next_random(state) % 1000));
-      b.push_back(a.back() + static_cast<double>(kernels::next_random(state) % 1000));
-    }
-    const Interval interval = spearman_interval(a, b, 3);
+    const auto [a, b] = sample(normal_pair(0.7), n, state);
+    const Interval interval = spearman_interval(a, b);
     EXPECT_DOUBLE_EQ(interval.median, spearman(a, b));
     EXPECT_LT(interval.low, interval.median);
     EXPECT_GT(interval.high, interval.median);
     return interval.high - interval.low;
   };
   EXPECT_LT(width(1000), 0.5 * width(50));
-  const Interval certain = spearman_interval({1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}, 1);
-  EXPECT_DOUBLE_EQ(certain.low, 1);
-  EXPECT_TRUE(std::isnan(spearman_interval({1, 1}, {1, 2}, 1).median));
+  EXPECT_TRUE(std::isnan(spearman_interval({1, 1}, {1, 2}).median));
+}
+
+TEST(Spearman, OfFewPairsOrThoseInOneOrderIsNotCertain) {
+  const auto expect = [](const Interval& interval, double low, double median, double high) {
+    EXPECT_DOUBLE_EQ(interval.low, low);
+    EXPECT_DOUBLE_EQ(interval.median, median);
+    EXPECT_DOUBLE_EQ(interval.high, high);
+  };
+  expect(spearman_interval({1, 2, 3, 4, 5, 6, 7}, {1, 2, 3, 4, 5, 6, 7}), -1, 1, 1);
+  expect(spearman_interval({0, 0, 0, 0, 0, 0, 0, 1}, {1, 2, 3, 4, 5, 6, 7, 8}), -1,
+         spearman({0, 0, 0, 0, 0, 0, 0, 1}, {1, 2, 3, 4, 5, 6, 7, 8}), 1);
+  std::vector<double> up, down;
+  for (int i = 0; i < 96; ++i) up.push_back(i), down.push_back(-i);
+  // 48 pairs of points in one order: with a chance above 1% where a pair is so with 0.01^(1/48).
+  const double end = 3 * std::pow(0.01, 1.0 / 48) - 2;
+  expect(spearman_interval(up, up), end, 1, 1);
+  expect(spearman_interval(up, down), -1, -1, -end);
 }
 
 // In a child, like all code that enters OpenMP here (autotune/measure/isolate.h says why).

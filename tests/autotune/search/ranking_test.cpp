@@ -35,7 +35,7 @@ TEST(RankingCheck, ByHand) {
   std::vector<Outcome> times;
   std::vector<std::optional<double>> predicted;
   for (int i = 0; i < 100; ++i) times.push_back(1 + 0.1 * i), predicted.push_back(7.0 * i * i);
-  RankingCheck check = check_ranking(line_of_points(times), predicted, "file", 1);
+  RankingCheck check = check_ranking(line_of_points(times), predicted, "file");
   EXPECT_DOUBLE_EQ(check.spearman.median, 1);
   EXPECT_EQ(check.points, 100U);
   EXPECT_EQ(check.best, 0U);
@@ -46,7 +46,7 @@ TEST(RankingCheck, ByHand) {
   EXPECT_DOUBLE_EQ(check.near_spearman, 1);
   // The best is predicted behind 14 others, two of the measured top 10 among the last.
   predicted[0] = 7.0 * 14.5 * 14.5, predicted[3] = predicted[4] = 1e9;
-  check = check_ranking(line_of_points(times), predicted, "file", 1);
+  check = check_ranking(line_of_points(times), predicted, "file");
   EXPECT_DOUBLE_EQ(*check.best_at, 0.13);  // 1 to 14 without 3 and 4, and itself
   EXPECT_EQ(check.top_found, 7U);
   EXPECT_DOUBLE_EQ(check.reached[0], 1 / 1.1);
@@ -57,19 +57,19 @@ TEST(RankingCheck, ByHand) {
   EXPECT_GE(check.spearman.high, check.spearman.median);
   // Failures and points without a prediction take no part; a best without one has no place.
   times[1] = std::nullopt, predicted[0] = std::nullopt;
-  check = check_ranking(line_of_points(times), predicted, "file", 1);
+  check = check_ranking(line_of_points(times), predicted, "file");
   EXPECT_EQ(check.points, 98U);
   EXPECT_EQ(check.best, 0U);
   EXPECT_FALSE(check.best_at);
   // A ranking that does not tell points apart finds nothing.
   predicted.assign(100, 1.0);
-  check = check_ranking(line_of_points(times), predicted, "file", 1);
+  check = check_ranking(line_of_points(times), predicted, "file");
   EXPECT_EQ(check.top_found, 0U);
   EXPECT_EQ(*check.best_at, 1);
   EXPECT_TRUE(std::isnan(check.spearman.median));
   EXPECT_DOUBLE_EQ(check.reached[0], 1 / 10.9) << "of equal predictions the slowest come first";
   predicted.assign(100, std::nullopt);
-  EXPECT_THROW(check_ranking(line_of_points(times), predicted, "file", 1), kernels::SpecError);
+  EXPECT_THROW(check_ranking(line_of_points(times), predicted, "file"), kernels::SpecError);
 }
 
 // The text of what the command refuses.
