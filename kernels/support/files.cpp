@@ -39,6 +39,12 @@ bool is_named_pipe(const std::string& path) {
   return fs::is_fifo(path, ignored) && !fs::canonical(path, ignored).empty();
 }
 
+// /dev/zero, not /dev/null nor what someone types.
+bool is_endless(const Descriptor& file, const struct stat& status, const std::string& path) {
+  std::byte first{};
+  return S_ISCHR(status.st_mode) && ::isatty(file.get()) == 0 && read_fully(file, {&first, 1}, path) > 0;
+}
+
 Descriptor open_for_reading(const std::string& path, struct stat& status) {
   if (is_named_pipe(path))
     throw SpecError(path, "read",
@@ -47,6 +53,8 @@ Descriptor open_for_reading(const std::string& path, struct stat& status) {
   if (file.get() < 0) throw IoError(path, "open", errno);
   if (::fstat(file.get(), &status) != 0) throw IoError(path, "read", errno);
   if (S_ISDIR(status.st_mode)) throw IoError(path, "read", EISDIR);
+  if (is_endless(file, status, path))
+    throw SpecError(path, "read", "is a device without an end; give a file");
   return file;
 }
 

@@ -45,7 +45,7 @@ class Descriptor {
 };
 
 // The whole content of a file, or of a pipe that a shell hands on. Throws IoError, and SpecError for a named
-// pipe, which may be waited for without end.
+// pipe, which may be waited for without end, and for a device that has none, such as /dev/zero.
 std::string read_file(const std::string& path);
 
 // What read_array() does for any type: `room` is told the number of elements, and gives the place for them.

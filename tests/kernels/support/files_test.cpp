@@ -140,6 +140,16 @@ TEST_F(Files, ANamedPipeIsRefusedNotWaitedFor) {
   EXPECT_EQ(read_file("/dev/fd/" + std::to_string(pipe.from.get())), "in");
 }
 
+// It would be read until no memory is left. /dev/null ends at once.
+TEST_F(Files, ADeviceThatHasNoEndIsRefused) {
+  for (const char* device : {"/dev/zero", "/dev/urandom", "/dev/full"}) {
+    if (!fs::exists(device)) continue;
+    EXPECT_THROW(read_file(device), SpecError) << device;
+    EXPECT_THROW(read_array<float>(device), SpecError) << device;
+  }
+  EXPECT_EQ(read_file("/dev/null"), "");
+}
+
 // SIGXFSZ would end a program that does not ignore it, and leave its temporary file.
 TEST_F(Files, AFileBeyondTheLimitIsAnErrorOfItsWrite) {
   const pid_t child = start_copy([&] {
