@@ -8,6 +8,7 @@ import math
 import torch
 
 from . import fp8, library, stores, swept
+from .functional import is_within, shown
 
 
 def rounded_up(value: float, digits: int) -> str:
@@ -63,10 +64,10 @@ def bounds(activation: str = "gelu", dtype: torch.dtype = torch.float32, store: 
     if (why := stores.why_not(activation, store)) is not None:
         raise ValueError(f"outgrad.bounds: {why}")
     if largest is not None and not (stores.is_scaled(store)
-            and 0 <= largest <= torch.finfo(torch.float32).max):
+            and is_within(largest, 0, torch.finfo(torch.float32).max)):
         raise ValueError(
-            f"outgrad.bounds: largest is {largest}, which takes a finite float32 from 0 on and a store in "
-            f"e4m3 or e5m2; the store is {store}")
+            f"outgrad.bounds: largest is {shown(largest)}, which takes a finite float32 from 0 on and a store "
+            f"in e4m3 or e5m2; the store is {store}")
     name, bits = stores.STORES[stores.for_type(store, dtype)]
     fit, sha256, (a_plus_b, k, t, r, bias, most) = library.fit_of(activation, dtype, name, bits,
         stores.is_dithered(store))

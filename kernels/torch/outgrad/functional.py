@@ -9,6 +9,7 @@ derivatives: a second derivative raises an error, since the output does not give
 import contextlib
 import math
 import operator
+import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
@@ -25,6 +26,26 @@ def _is_usable(x: object) -> bool:
         and not x.is_nested)
 
 
+def shown(value: object) -> str:
+    """An argument as one line of an error has it."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    return repr(value) if isinstance(value, (float, int, str, type(None))) else f"a {type(value).__name__}"
+
+
+def is_within(value: Any, least: float, most: float = math.inf) -> bool:
+    """Whether it is a number in a range. Of what is none, the error would be Python's or PyTorch's."""
+    try:
+        return bool(least <= value <= most)
+    except (TypeError, RuntimeError):
+        return False
+
+
+def _expect_tensor(function: str, name: str, value: object) -> None:
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"outgrad.{function}: {name} is no tensor but {type(value).__name__}")
+
+
 def _expect(function: str, **tensors: Any) -> None:
     """Raises an error that says which argument cannot be used, and why. The others are compared with the
     first. A bias, a pair's b and a norm's weight may be missing."""
@@ -32,8 +53,7 @@ def _expect(function: str, **tensors: Any) -> None:
     for name, tensor in tensors.items():
         if tensor is None and (name in ("bias", "b") or name == "weight" and function.endswith("norm")):
             continue
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"outgrad.{function}: {name} is no tensor but {type(tensor).__name__}")
+        _expect_tensor(function, name, tensor)
         if tensor.is_nested or tensor.layout is not torch.strided:
             raise TypeError(
                 f"outgrad.{function}: {name} is {'nested' if tensor.is_nested else tensor.layout}, a dense "
@@ -396,8 +416,8 @@ def gelu(x: torch.Tensor, approximate: Literal["none", "tanh"] = "none",
 
     Shapes: x [...], of any strides; the result the same.
     """
-    if approximate not in ("none", "tanh"):
-        raise ValueError(f"outgrad.gelu: approximate is {approximate!r}, neither 'none' nor 'tanh'")
+    if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
+        raise ValueError(f"outgrad.gelu: approximate is {shown(approximate)}, neither 'none' nor 'tanh'")
     return _ACTIVATIONS["gelu_tanh" if approximate == "tanh" else "gelu"](x, store)
 
 
@@ -672,8 +692,8 @@ def columns_of_norm(function: str, x: torch.Tensor, normalized_shape: int | Sequ
     plain = store == stores.DEFAULT_OF_NORMS
     columns = _columns_at_a_glance(x, normalized_shape, weight, bias) if plain else 0
     columns = columns or _expect_norm(function, x, normalized_shape, weight, bias, store)
-    if not eps >= 0:
-        raise ValueError(f"outgrad.{function}: eps is {eps}, which must be at least 0")
+    if not is_within(eps, 0):
+        raise ValueError(f"outgrad.{function}: eps is {shown(eps)}, which must be at least 0")
     if side_channels is not None:
         _expect_channels(function, side_channels, x)
     return columns
@@ -682,7 +702,7 @@ def columns_of_norm(function: str, x: torch.Tensor, normalized_shape: int | Sequ
 def _columns_at_a_glance(x: torch.Tensor, normalized_shape: int | Sequence[int], weight: torch.Tensor | None,
         bias: torch.Tensor | None) -> int:
     """The columns of a norm over one dimension whose arguments fit; 0 if that takes a longer look."""
-    if not _is_usable(x) or x.dim() == 0:
+    if not _is_usable(x) or x.dim() == 0 or isinstance(normalized_shape, torch.Tensor):
         return 0
     columns, device = x.shape[-1], x.device
     if normalized_shape != (columns,) and normalized_shape != columns:
@@ -698,7 +718,12 @@ def _expect_norm(function: str, x: torch.Tensor, normalized_shape: int | Sequenc
         weight: torch.Tensor | None, bias: torch.Tensor | None, store: str) -> int:
     """The columns of a norm; raises an error that says which argument cannot be used, and why."""
     _expect(function, x=x, weight=weight, bias=bias)
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
+    if not isinstance(shape, Sequence) or not all(hasattr(size, "__index__")
+            and not isinstance(size, torch.Tensor) for size in shape):
+        raise TypeError(f"outgrad.{function}: normalized_shape is {shown(normalized_shape)}; it takes the "
+            f"sizes of the last dimensions of x, such as {x.shape[-1] if x.dim() > 0 else 64}")
+    shape = tuple(shape)
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
         raise ValueError(
             f"outgrad.{function}: x has shape {tuple(x.shape)}, which does not end in normalized_shape "
@@ -714,8 +739,7 @@ def _expect_norm(function: str, x: torch.Tensor, normalized_shape: int | Sequenc
 
 def _expect_channels(function: str, channels: object, x: torch.Tensor) -> None:
     """Their values are looked at where they are, and on a GPU not at all."""
-    if not isinstance(channels, torch.Tensor):
-        raise TypeError(f"outgrad.{function}: side_channels is no tensor but {type(channels).__name__}")
+    _expect_tensor(function, "side_channels", channels)
     if channels.dtype != torch.int32 or channels.dim() != 1:
         raise TypeError(
             f"outgrad.{function}: side_channels is {channels.dtype} of shape {tuple(channels.shape)}; int32 "
@@ -811,6 +835,11 @@ def side_channels(weight: torch.Tensor | None, bias: torch.Tensor | None = None,
 
     Shapes: weight and bias [n]; the result [k].
     """
+    for name, parameter in (("weight", weight), ("bias", bias)):
+        if parameter is not None:
+            _expect_tensor("side_channels", name, parameter)
+            if parameter.is_meta:
+                raise ValueError(f"outgrad.side_channels: {name} is on meta, where it has no values")
     return chosen_channels(weight, bias, dtype, tau, store)
 
 
@@ -818,8 +847,8 @@ def most_moved(dtype: torch.dtype, store: str, tau: float | None) -> float:
     """What a tau stands for."""
     if tau is None:
         return largest_storage_error(dtype, store)
-    if not 0 < tau < math.inf:
-        raise ValueError(f"outgrad: tau is {tau!r}, which takes a positive number")
+    if not is_within(tau, math.ulp(0), sys.float_info.max):
+        raise ValueError(f"outgrad: tau is {shown(tau)}, which takes a positive number")
     return tau
 
 
@@ -899,8 +928,8 @@ _dropout = _Operation("dropout", _dropout_compute, _dropout_keep, _dropout_gradi
 
 
 def checked_probability(function: str, p: float, training: bool) -> float:
-    if not 0 <= p <= 1:
-        raise ValueError(f"outgrad.{function}: p is {p}, a probability is needed")
+    if not is_within(p, 0, 1):
+        raise ValueError(f"outgrad.{function}: p is {shown(p)}, a probability is needed")
     return float(p) if training else 0.0
 
 

@@ -42,8 +42,8 @@ def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
     functional._expect("softmax", x=x)
     if x.dim() == 0:
         return softmax(x.view(1), dim).view(())
-    if dim is None or not -x.dim() <= dim < x.dim():
-        raise IndexError(f"outgrad.softmax: dim is {dim}, x has {x.dim()} dimensions")
+    if not functional.is_within(dim, -x.dim(), x.dim() - 1):
+        raise IndexError(f"outgrad.softmax: dim is {functional.shown(dim)}, x has {x.dim()} dimensions")
     columns = x.shape[dim]
     if columns > library.MOST_SOFTMAX:
         raise ValueError(f"outgrad.softmax: a row of {columns} elements, where at most 2^23 have codes")
@@ -55,10 +55,11 @@ def softmax_bound(n: int, total: float, spread: float, largest: float) -> float:
     """How far the gradient of a row of n elements can be from softmax's, in the sum of magnitudes, before it
     is rounded to its type. total: sum |ds| of the exact gradient; spread: the largest less the least dy;
     largest: the greatest |dy|. Infinite for a |dy| above 2^126, with which fp32 may overflow."""
-    if not all(one >= 0 for one in (total, spread, largest)):
-        raise ValueError(
-            f"outgrad.softmax_bound: total, spread and largest are {total}, {spread} and {largest}; none may "
-            f"be negative")
+    given = total, spread, largest
+    if not all(functional.is_within(one, 0) for one in given):
+        first, second, third = map(functional.shown, given)
+        raise ValueError(f"outgrad.softmax_bound: total, spread and largest are {first}, {second} and "
+            f"{third}; none may be negative")
     try:
         bound = library.softmax_error(n, total, spread, largest)[2]
     except (TypeError, ValueError) as error:

@@ -649,6 +649,38 @@ def test_what_is_missing_is_named(call, name):
         call(torch.randn(4, 8))
 
 
+@pytest.mark.parametrize(("call", "words"), (
+    (lambda x, w: outgrad.layer_norm(x, w, w), ".layer_norm: normalized_shape is a tensor of shape (8,); it "
+        "takes the sizes of the last dimensions of x, such as 8"),
+    (lambda x, w: outgrad.layer_norm(x, w, store="mxfp8"), ".layer_norm: normalized_shape is a tensor"),
+    (lambda x, w: outgrad.rms_norm(x, [w]), ".rms_norm: normalized_shape is a list"),
+    (lambda x, w: outgrad.rms_norm(x, None, w), ".rms_norm: normalized_shape is None"),
+    (lambda x, w: outgrad.add_layer_norm(x, x, w, w), ".add_layer_norm: normalized_shape is a tensor"),
+    (lambda x, w: outgrad.dropout_add_rms_norm(x, x, 0.5), ".dropout_add_rms_norm: normalized_shape is 0.5"),
+    (lambda x, w: outgrad.layer_norm(x, 8, w, w, w), ".layer_norm: eps is a tensor of shape (8,), which "
+        "must be at least 0"),
+    (lambda x, w: outgrad.layer_norm(x, 8, eps=None), ".layer_norm: eps is None"),
+    (lambda x, w: outgrad.layer_norm(x, 8, eps=-1), ".layer_norm: eps is -1"),
+    (lambda x, w: outgrad.layer_norm(x, 8, side_channels=[1]), ".layer_norm: side_channels is no tensor"),
+    (lambda x, w: outgrad.dropout(x, w), ".dropout: p is a tensor of shape (8,), a probability is needed"),
+    (lambda x, w: outgrad.attention(x, x, x, p="0.5"), ".attention: p is '0.5'"),
+    (lambda x, w: outgrad.softmax(x, w), ".softmax: dim is a tensor of shape (8,), x has 2 dimensions"),
+    (lambda x, w: outgrad.softmax_bound(8, w, 1, 1), ".softmax_bound: total, spread and largest are a "
+        "tensor"),
+    (lambda x, w: outgrad.side_channels(8), ".side_channels: weight is no tensor but int"),
+    (lambda x, w: outgrad.side_channels(w, 8), ".side_channels: bias is no tensor but int"),
+    (lambda x, w: outgrad.side_channels(w.to("meta")), ".side_channels: weight is on meta"),
+    (lambda x, w: outgrad.side_channels(w, tau=w), ": tau is a tensor of shape (8,), which takes"),
+    (lambda x, w: outgrad.bounds(store="e4m3", largest=w), ".bounds: largest is a tensor of shape (8,)"),
+    (lambda x, w: outgrad.gelu(x, w), ".gelu: approximate is a tensor of shape (8,), neither"),
+))
+def test_an_argument_in_anothers_place_is_named_in_one_line(call, words):
+    with pytest.raises((TypeError, ValueError, IndexError)) as error:
+        call(torch.randn(4, 8), torch.ones(8))
+    assert str(error.value).startswith(f"outgrad{words}"), str(error.value)
+    assert "\n" not in str(error.value)
+
+
 def test_bad_shapes_devices_and_values_are_named():
     x = torch.randn(8, 64)
     with pytest.raises(ValueError,
