@@ -66,14 +66,14 @@ def bounds(activation: str = "gelu", dtype: torch.dtype = torch.float32, store: 
     if largest is not None and not (stores.is_scaled(store)
             and is_within(largest, 0, torch.finfo(torch.float32).max)):
         raise ValueError(
-            f"outgrad.bounds: largest is {shown(largest)}, which takes a finite float32 from 0 on and a store "
-            f"in e4m3 or e5m2; the store is {store}")
+            f"outgrad.bounds: largest is {shown(largest)}, which takes a finite float32 from 0 on and a "
+            f"store in e4m3 or e5m2; the store is {store}")
     name, bits = stores.STORES[stores.for_type(store, dtype)]
     fit, sha256, (a_plus_b, k, t, r, bias, most) = library.fit_of(activation, dtype, name, bits,
         stores.is_dithered(store))
     if largest is not None:
-        scale = fp8.scale_of(torch.tensor([largest], dtype=torch.float32), library.STORES[name].number,
-            fp8.LEAST_OF_ACTIVATIONS)
+        scale = fp8.scale_of(torch.tensor([largest], dtype=torch.float32, device="cpu"),
+            library.STORES[name].number, fp8.LEAST_OF_ACTIVATIONS)
         t = library.store_error(activation, name, scale.item(), bits)
     over = _inputs(dtype, store, largest, most)
     if math.isinf(t):

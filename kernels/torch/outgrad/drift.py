@@ -119,7 +119,8 @@ def look(wait: bool = True) -> None:
             _act([norm() for norm in copied], copy.tolist())
         with torch.no_grad(), _accelerator(device).device(device):
             found = torch.stack([norm._outgrad_seen for norm in norms])
-            copy = torch.empty(found.shape, dtype=found.dtype, pin_memory=device.type != "cpu")
+            copy = torch.empty(found.shape, dtype=found.dtype, device="cpu",
+                pin_memory=device.type != "cpu")
             copy.copy_(found, non_blocking=True)
             event = _accelerator(device).Event()
             event.record()

@@ -65,7 +65,7 @@ def _(x: torch.Tensor, fp8: int, least: float) -> torch.Tensor:
 def encode(x: torch.Tensor, scale: torch.Tensor, fp8: int) -> torch.Tensor:
     """The codes of x in the order of its elements, one byte each."""
     if x.device.type == "cpu" and x.element_size() == 2 and x.numel() >= 2**18:  # four times those there are
-        every = torch.arange(2**16).to(torch.int16).view(x.dtype)
+        every = torch.arange(2**16, device="cpu").to(torch.int16).view(x.dtype)
         return library.looked_up(_codes(every, scale, fp8), x.flatten())
     return _codes(x, scale, fp8).flatten()
 
@@ -84,7 +84,8 @@ def _(x: torch.Tensor, scale: torch.Tensor, fp8: int) -> torch.Tensor:
 def decode(codes: torch.Tensor, scale: torch.Tensor, fp8: int, dtype: torch.dtype) -> torch.Tensor:
     """What the codes stand for, rounded to dtype."""
     if codes.device.type == "cpu":
-        return library.looked_up(_values(torch.arange(2**8, dtype=torch.uint8), scale, fp8, dtype), codes)
+        every = torch.arange(2**8, dtype=torch.uint8, device="cpu")
+        return library.looked_up(_values(every, scale, fp8, dtype), codes)
     return _values(codes, scale, fp8, dtype)
 
 

@@ -106,6 +106,17 @@ def test_a_checkpoint_recomputes_with_the_channels_of_its_forward_pass(shared, a
     assert norms[0]._outgrad_found.channels.tolist() == [5]
 
 
+def test_channels_are_looked_for_whatever_the_default_device_is(as_on_a_device):
+    norm = outgrad.LayerNorm(N)
+    x = torch.randn(32, N, requires_grad=True)
+    with torch.device("meta"):
+        for gamma in (0.06, 0.05, 0.04):
+            put(norm, gamma, 4.0)
+            norm(x).sum().backward()
+            one_step(norm)
+    assert norm._outgrad_found.channels.tolist() == [5]
+
+
 @ways
 def test_a_gamma_that_drifts_slowly_never_gives_a_wrong_gradient(way, request):
     """beta = 4 and gamma down to 0.01 in steps of 15%: beyond half of tau the next step's gradients have a
