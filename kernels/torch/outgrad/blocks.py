@@ -188,7 +188,9 @@ class Rewritten:
                 return gates.gated_linear(packed, other, weight, bias, name,
                     stores.for_pair(self._outgrad_pairs, name, functional.dtype_under_autocast(a)))
         z = self._outgrad_gated(gate, first, second, swapped, dropout)
-        if cast and isinstance(linear.weight, torch.Tensor) and linear.weight.dtype != torch.int8:
+        # as often as T5 reads the weight, which may be computed each time
+        if (cast and isinstance(linear.weight, torch.Tensor) and z.dtype != linear.weight.dtype
+                and linear.weight.dtype != torch.int8):
             z = z.to(linear.weight.dtype)
         return linear(z)
 

@@ -9,6 +9,7 @@ from functional_test import UNIT_ROUNDOFF, copies
 from gates_test import EXACT, kept_by
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 from transformers import T5Config, T5GemmaModuleConfig, Wav2Vec2Config
 from transformers.models.t5.modeling_t5 import T5DenseActDense, T5DenseGatedActDense
@@ -367,6 +368,29 @@ def test_t5_changes_the_type_before_its_last_linear_where_that_is_another():
     y = outgrad.unpatch(model).eval()(x)
     outgrad.patch(model)
     assert (model(x) - y).norm() <= 0.01 * y.norm()
+
+
+@pytest.mark.parametrize("weight_dtype", [torch.float32, torch.bfloat16])
+def test_a_weight_that_is_computed_is_so_as_often_as_in_t5(weight_dtype):
+    """Each time that it is asked for, by a launch or more."""
+
+    class Counted(nn.Module):
+        count = 0
+
+        def forward(self, weight):
+            self.count += 1
+            return 2 * weight
+
+    def count(change):
+        counted, model = Counted(), of_t5().bfloat16()
+        model.wo.to(weight_dtype)
+        change(model)
+        parametrize.register_parametrization(model.wo, "weight", counted)
+        counted.count = 0
+        model(torch.randn(24, 16).bfloat16())
+        return counted.count
+
+    assert count(outgrad.patch) == count(lambda model: None)
 
 
 def test_packed_pairs_are_dropped_behind_the_product():
