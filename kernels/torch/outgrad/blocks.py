@@ -25,7 +25,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 from torch.nn.modules.module import _has_any_global_hook as has_global_hooks
 
-from . import functional, gates, library, modules, originals, stores
+from . import functional, gates, graphs, library, modules, originals, stores
 
 
 class DropoutAddNorm(nn.Module):
@@ -35,7 +35,8 @@ class DropoutAddNorm(nn.Module):
     def forward(self, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> torch.Tensor:
         own: Any = self._modules
         dense, dropout, norm = own["dense"], own["dropout"], own["LayerNorm"]
-        if not (_norm_takes_all(dropout, norm) and _are_alone(dropout, norm)):
+        if graphs.is_symbol(hidden_states) or not (_norm_takes_all(dropout, norm)
+                and _are_alone(dropout, norm)):
             return norm(dropout(dense(hidden_states)) + input_tensor)
         p = functional.checked_probability("dropout", dropout.p, dropout.training)
         weight, bias = _plain(dense)
@@ -72,7 +73,8 @@ class _FeedsForward:
     def feed_forward_chunk(self, attention_output: torch.Tensor) -> torch.Tensor:
         own, x = self._modules, attention_output
         intermediate, output = own["intermediate"], own["output"]
-        if type(intermediate) is LinearActivation and type(output) is DropoutAddNorm:
+        if (type(intermediate) is LinearActivation and type(output) is DropoutAddNorm
+                and not graphs.is_symbol(x)):
             inner: Any = intermediate._modules
             outer: Any = output._modules
             first, activation = inner["dense"], _part(intermediate, "intermediate_act_fn")
@@ -129,7 +131,7 @@ class Sequence(nn.Sequential):
         return input
 
 
-class Rewritten:
+class Rewritten(graphs.Ours):
     """The common part of the classes that _rewritten makes."""
 
     _outgrad_pairs = stores.DEFAULT_OF_PAIRS  # what its gated pairs keep, by patch

@@ -737,7 +737,7 @@ def _expect_norm(function: str, x: torch.Tensor, normalized_shape: int | Sequenc
     return math.prod(shape)
 
 
-def _expect_channels(function: str, channels: object, x: torch.Tensor) -> None:
+def _expect_channels(function: str, channels: Any, x: torch.Tensor) -> None:
     """Their values are looked at where they are, and on a GPU not at all."""
     _expect_tensor(function, "side_channels", channels)
     if channels.dtype != torch.int32 or channels.dim() != 1:

@@ -9,17 +9,19 @@ from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import drift, fp8, functional, library, sharded, stores
+from . import drift, fp8, functional, graphs, library, sharded, stores
 from .bounds import Bounds, bounds, rounded_up
 from .linear import linear
 from .softmax import softmax
 
 
-# What the common parts are mixed into: object at run time, so that they leave the order of bases alone.
+# What the common parts are mixed into: no module at run time, so that they leave the order of bases alone.
 if TYPE_CHECKING:
-    _Base = nn.Module
+
+    class _Base(graphs.Ours, nn.Module):
+        pass
 else:
-    _Base = object
+    _Base = graphs.Ours
 
 
 class _Activation(_Base):
@@ -50,6 +52,8 @@ class _Activation(_Base):
         return self._activation
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if graphs.is_symbol(input):
+            return graphs.as_node(self, input)
         name = self.activation
         return super().forward(input) if name is None else getattr(functional, name)(input, store=self.store)
 
@@ -110,7 +114,7 @@ class Mish(_Activation, nn.Mish):
 
 def _as_autocast_does(x: torch.Tensor) -> torch.Tensor:
     """x as PyTorch's autocast for GPUs gives it to a softplus or a softmax, which is in float32."""
-    return (x.float() if x.device.type == "cuda" and torch.is_autocast_enabled("cuda")
+    return (x.float() if torch.is_autocast_enabled("cuda") and x.device.type == "cuda"
         and x.dtype in library.FORMATS else x)
 
 
@@ -277,7 +281,8 @@ class _Norm(_Base):
             raise RuntimeError(
                 f"outgrad.{type(self).__name__}: which channels keep x^ is not known in a capture: run the "
                 f"model once before it")
-        with torch.inference_mode(False), torch.no_grad():  # a result found in evaluation must serve training
+        # a result found in evaluation must serve training, and none is a part of what torch.jit.trace traces
+        with torch.inference_mode(False), torch.no_grad(), graphs.untraced():
             copies = tuple(None if p is None else _whole(p.detach()).clone() for p in (weight, bias))
             channels = self._searched(copies[0], copies[1], dtype)
             if self._outgrad_seen is None or self._outgrad_seen.device != device:
@@ -326,7 +331,8 @@ class _Norm(_Base):
     def _side(self, x: torch.Tensor, weight: torch.Tensor | None,
             bias: torch.Tensor | None) -> tuple[torch.Tensor | None, torch.Tensor | None, float]:
         """The channels, and what the kernels test: (channels, where they say what they have seen, tau)."""
-        if weight is None or x.dtype not in library.FORMATS or not torch.is_grad_enabled():
+        if weight is None or x.dtype not in library.FORMATS or not (torch.is_grad_enabled()
+                or torch._C._get_tracing_state()):  # torch.jit.trace traces twice, once without gradients
             return _UNWATCHED
         if torch.compiler.is_compiling():
             return self._side_compiled(x, weight, bias)
@@ -354,6 +360,8 @@ class _Norm(_Base):
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None, p: float = 0.0) -> torch.Tensor:
         """With a residual, of x's shape and type: of dropout(x, p) + residual, as one node."""
+        if graphs.is_symbol(x):
+            return graphs.as_node(self, x)
         return self._norm(self._input(x), residual, p)
 
     def _norm(self, x: torch.Tensor, residual: torch.Tensor | None = None, p: float = 0.0) -> torch.Tensor:
@@ -424,7 +432,7 @@ class _Norm(_Base):
         if torch.compiler.is_compiling():  # where checks cost nothing, and what a module remembers is a guard
             return 0
         return (shape[0] if self._outgrad_checked == (x.dtype, x.device, self.store)
-            and x.shape[-1:] == shape else 0)
+            and x.shape[-1:] == shape and not torch._C._get_tracing_state() else 0)
 
     def _has_checked(self, x: torch.Tensor) -> None:
         if not torch.compiler.is_compiling():
@@ -461,6 +469,8 @@ class LayerNorm(_Norm, nn.LayerNorm):
 
     def forward(self, input: torch.Tensor, residual: torch.Tensor | None = None,
             p: float = 0.0) -> torch.Tensor:
+        if graphs.is_symbol(input):
+            return graphs.as_node(self, input)
         return self._norm(self._input(input), residual, p)
 
     def _arguments(self) -> tuple[Any, ...]:
@@ -517,6 +527,8 @@ class Linear(_WithStore, nn.Linear):
     store = stores.OTHERS[kind][0]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if graphs.is_symbol(input):
+            return graphs.as_node(self, input)
         return (super().forward(input) if self._as_pytorch
             else linear(input, self.weight, self.bias, self.store))
 
@@ -541,6 +553,8 @@ class Softmax(_WithStore, nn.Softmax):
     store = stores.OTHERS[kind][0]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if graphs.is_symbol(input):
+            return graphs.as_node(self, input)
         # Without a dim, PyTorch chooses one and warns.
         if self._as_pytorch or self.dim is None:
             return super().forward(input)
@@ -554,10 +568,12 @@ class Softmax(_WithStore, nn.Softmax):
             f"dy - min dy)")
 
 
-class Dropout(nn.Dropout):
+class Dropout(graphs.Ours, nn.Dropout):
     """nn.Dropout that keeps 8 bytes. inplace has no effect: nothing of the input is kept anyway."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if graphs.is_symbol(input):
+            return graphs.as_node(self, input)
         return functional.dropout(input, self.p, self.training)
 
     def bound(self, dtype: torch.dtype) -> str:

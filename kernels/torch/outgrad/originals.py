@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from . import functional, modules
+from . import functional, graphs, modules
 from .relu_squared import ReLUSquared
 
 
@@ -26,6 +26,8 @@ class _Original(modules._Norm, nn.Module):
     eps: float
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        if graphs.is_symbol(x):
+            return graphs.as_node(self, x)
         return self._norm(self._input(x))
 
     def _arguments(self) -> tuple[Any, ...]:
@@ -127,6 +129,8 @@ class ChannelsLayerNorm(modules.LayerNorm):
     data_format = "channels_first"  # of a class that has no other
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        if graphs.is_symbol(x):
+            return graphs.as_node(self, x)
         if self.data_format == "channels_last":
             return super().forward(x)
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)

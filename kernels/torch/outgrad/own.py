@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import nn
 
-from . import functional, stores
+from . import functional, graphs, stores
 from .bounds import Bounds
 
 _KINDS = ("code", "dither")
@@ -70,7 +70,7 @@ class CodeHeader:
             self.bias if dithered else math.inf)
 
 
-class CodedActivation(nn.Module):
+class CodedActivation(graphs.Ours, nn.Module):
     """An activation f of your own, elementwise, whose backward pass reads a code of f'(x) and neither x nor
     y.
 
@@ -114,6 +114,8 @@ class CodedActivation(nn.Module):
         self._make()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if graphs.is_symbol(x):
+            return graphs.as_node(self, x)
         return self._operation(x)
 
     def extra_repr(self) -> str:

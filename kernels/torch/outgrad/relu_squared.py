@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import functional
+from . import functional, graphs
 
 
 def _compute(x: torch.Tensor) -> tuple[torch.Tensor]:
@@ -41,10 +41,12 @@ def relu_squared(x: torch.Tensor) -> torch.Tensor:
     return _relu_squared(x)
 
 
-class ReLUSquared(nn.Module):
+class ReLUSquared(graphs.Ours, nn.Module):
     """max(x, 0)^2 from its output."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if graphs.is_symbol(x):
+            return graphs.as_node(self, x)
         return relu_squared(x)
 
     def bound(self, dtype: torch.dtype) -> str:

@@ -490,7 +490,8 @@ def test_a_sum_is_found_by_the_source_alone(monkeypatch):
     model, x = PreNorm(), torch.randn(3, 8, requires_grad=True)
     parts = unfused(model, monkeypatch)
     outgrad.patch(model)
-    assert type(model).__mro__[2] is PreNorm and model.forward.__doc__ == PreNorm.forward.__doc__
+    assert type(model).__bases__ == (blocks.Rewritten, PreNorm)
+    assert model.forward.__doc__ == PreNorm.forward.__doc__
     for arguments in ({}, {"scale": 0.5}, {"twice": False}):
         ours, theirs = model(x, **arguments), parts(x, **arguments)
         assert torch.equal(ours, theirs)

@@ -17,6 +17,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils import parametrize
 from transformers import activations
+from transformers.activations import ReLUSquaredActivation
 from transformers.models.bloom.modeling_bloom import BloomGelu
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
@@ -314,6 +315,58 @@ def test_a_model_that_is_prepared_for_8_bits_is_patched_until_it_is_converted():
     parts, whole = (quantization.convert(one.eval()) for one in (parts, whole))
     assert [*map(type, whole)] == [*map(type, parts)] and "quantized" in type(whole[2]).__module__
     assert (whole(x) - parts(x)).abs().max() <= whole[4].scale
+
+
+class _Graphed(nn.Module):
+    """What torch.fx can trace, and a Linear of each kind of node."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.act, self.second = nn.Linear(16, 32), nn.SiLU(), nn.Linear(32, 16)
+        self.soft = nn.Sequential(nn.Linear(16, 16), nn.Softplus(), nn.Dropout(0.5))
+        self.drop = nn.Dropout(0.5)
+        self.norm, self.rms, self.squared = nn.LayerNorm(16), LlamaRMSNorm(16), ReLUSquaredActivation()
+
+    def forward(self, x):
+        y = self.soft(self.second(self.act(self.first(x))))
+        return self.squared(self.rms(self.norm(x + self.drop(y))))
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+@pytest.mark.parametrize("train", [False, True])
+def test_a_patched_model_is_traced(has_run, train):
+    """By torch.fx, with modules as PyTorch's own are, and by torch.jit.trace."""
+    x = torch.randn(4, 16, requires_grad=True)
+
+    def first_gradient(model):
+        torch.manual_seed(1)
+        return torch.autograd.grad(model(x).square().sum(), x)[0]
+
+    for trace in (torch.fx.symbolic_trace, lambda model: torch.jit.trace(model, (x,), check_trace=not train)):
+        model = _Graphed().train(train)
+        with torch.no_grad():
+            model.norm.weight[3] = 0.0  # has a side buffer
+        outgrad.patch(model)
+        if has_run:
+            model(x)
+        traced = trace(model)
+        torch.testing.assert_close(first_gradient(traced), first_gradient(model))
+    assert not [node for node in torch.fx.symbolic_trace(model).graph.nodes
+        if node.op == "call_function" and "outgrad" in str(node.target)]
+
+
+@pytest.mark.parametrize("make", [_Graphed, lambda: outgrad.Dropout(0.5), lambda: nn.Sequential(nn.GELU()),
+    lambda: outgrad.Softmax(-1), lambda: outgrad.ReLUSquared()])
+def test_torch_jit_script_is_refused_in_one_line(make):
+    model = make()
+    outgrad.patch(model)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"^outgrad: torch.jit.script compiles no .*; call "
+                r"outgrad.unpatch\(model\) first, or take torch.jit.trace$"):
+            torch.jit.script(model)
+    if isinstance(model, nn.Sequential):
+        outgrad.unpatch(model)
+        torch.jit.script(model)
 
 
 def test_the_report_names_fits_digests_and_channels_with_side_buffers():
