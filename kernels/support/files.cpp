@@ -2,7 +2,6 @@
 #include "kernels/support/files.h"
 
 #include <fcntl.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -202,20 +201,20 @@ ScratchFolder::ScratchFolder() {
   if (::mkdtemp(path_.data()) == nullptr)
     throw EnvironmentError(IoError(path_, "create", errno).what() +
                            std::string("; TMPDIR names another folder"));
-  // A copy of this process, which no signal to its group reaches, is told when this one has ended.
-  guard_ = start_copy([this, owner = ::getpid()] {
+  // A copy of this process, which no signal to its group reaches, is told when a thread of this one has
+  // ended, which need not have been the last.
+  const auto guard = [this, owner = ::getpid()] {
     ::setsid();
     sigset_t end;
     sigemptyset(&end), sigaddset(&end, SIGTERM);
-    ::sigprocmask(SIG_BLOCK, &end, nullptr);
-    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     for (int signal = 0; ::getppid() == owner;) ::sigwait(&end, &signal);
     std::error_code ignored;
     // what the ended process started may write a last file while this goes on
     for (int tries = 0; tries < 100 && fs::exists(path_, ignored); ++tries, ::usleep(50'000))
       fs::remove_all(path_, ignored);
     return 0;
-  });
+  };
+  guard_ = start_copy(guard, SIGTERM);
 }
 
 ScratchFolder::~ScratchFolder() {

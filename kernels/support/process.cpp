@@ -36,14 +36,19 @@ Ending ending_of(int status, const rusage& usage) {
 
 }  // namespace
 
-pid_t start_copy(const std::function<int()>& body) {
+pid_t start_copy(const std::function<int()>& body, int at_end) {
   std::fflush(nullptr);  // or the child would write it again
+  // From its first moment on, in which the thread that starts it may end.
+  sigset_t told, before;
+  sigemptyset(&told), sigaddset(&told, at_end);
+  ::pthread_sigmask(SIG_BLOCK, &told, &before);
   const pid_t parent = ::getpid(), child = ::fork();
+  if (child != 0) ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (child < 0) throw EnvironmentError(std::string("fork: ") + std::strerror(errno));
   if (child == 0)
     [&]() noexcept {  // no destructors, and no way back into the caller
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::_exit(::getppid() == parent ? body() : Ending::kNotStarted);
+      ::prctl(PR_SET_PDEATHSIG, at_end);
+      ::_exit(at_end != SIGKILL || ::getppid() == parent ? body() : Ending::kNotStarted);
     }();
   return child;
 }

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <csignal>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -57,8 +58,10 @@ Ending run(Launch launch, double limit_s = std::numeric_limits<double>::infinity
            std::size_t most_bytes = std::string::npos);
 
 // This program once more, to run `body` and leave with the status that it returns; what is buffered is
-// written before. It ends with the thread that started it. Throws EnvironmentError.
-pid_t start_copy(const std::function<int()>& body);
+// written before. It ends with the thread that started it; or `at_end` is another signal, which is blocked in
+// it and comes when this thread has ended, and again for each thread of this process that becomes its parent
+// then. Throws EnvironmentError.
+pid_t start_copy(const std::function<int()>& body, int at_end = SIGKILL);
 
 Ending wait_for(pid_t child);
 std::optional<Ending> ended(pid_t child);  // nothing while it runs

@@ -8,13 +8,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <memory>
+#include <sstream>
 #include <string>
+#include <string_view>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "kernels/support/process.h"
@@ -171,6 +176,36 @@ TEST_F(Files, WithoutATemporaryFolderTheEnvironmentLacksSomething) {
   ::setenv("TMPDIR", folder_.c_str(), 1);
   EXPECT_EQ(fs::path(ScratchFolder().path()).parent_path(), folder_);
   given == nullptr ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", saved.c_str(), 1);
+}
+
+// Whatever thread made it: what a guard is told with is of one thread.
+TEST_F(Files, AScratchFolderGoesWithTheProcessNotWithTheThreadThatMadeIt) {
+  constexpr size_t kFolders = 20;
+  Pipe pipe;
+  const pid_t child = start_copy([&] {
+    std::vector<std::unique_ptr<ScratchFolder>> folders(kFolders);
+    for (auto& folder : folders) std::thread([&] { folder = std::make_unique<ScratchFolder>(); }).join();
+    ::usleep(200'000);  // a guard that acts too early has acted
+    std::string there;
+    for (const auto& folder : folders)
+      if (fs::exists(folder->path())) there += folder->path() + "\n";
+    static_cast<void>(::write(pipe.to.get(), there.data(), there.size()));
+    return ::kill(::getpid(), SIGKILL);
+  });
+  pipe.to.close();
+  EXPECT_EQ(wait_for(child).signal, SIGKILL);
+  std::string text;
+  read_to_end(pipe.from, 5, [&](std::string_view more) { text += more; });
+  std::vector<std::string> there;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) there.push_back(line);
+  EXPECT_EQ(there.size(), kFolders);
+  const auto left = [&] {
+    return std::count_if(there.begin(), there.end(), [](const std::string& one) { return fs::exists(one); });
+  };
+  for (int tries = 0; tries < 500 && left() > 0; ++tries) ::usleep(10'000);
+  EXPECT_EQ(left(), 0);
+  for (const std::string& one : there) fs::remove_all(one);
 }
 
 TEST_F(Files, TheFolderOfAnOutputIsMade) {
