@@ -268,6 +268,9 @@ void require_segments(Conditions& conditions, const BackwardHeader& h) {
     const int steps = 256 << h.left_bits;  // of all exponents
     conditions.require(std::abs(h.left_knee) < steps && std::abs(h.left_base) < steps,
                        "kLeftKnee or kLeftBase is not a step of an octave");
+    // Else a row serves two steps apart, and cells are no ranges of y.
+    conditions.require(left_steps(h) <= h.rows,
+                       fmt::format("the left segment has {} steps, more than rows", left_steps(h)));
   }
   conditions.require(!h.has_right || (h.right_s > 0 && h.right_s <= deployed_s(h, h.y_max, true)),
                      "kRightS is not between 0 and the greatest s");

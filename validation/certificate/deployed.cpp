@@ -13,10 +13,13 @@ namespace {
 
 using kernels::bits_of;
 
-int left_row(const BackwardHeader& h, float z) {
-  const int step = static_cast<int>((bits_of(z) & 0x7fffffffu) >> (23 - h.left_bits));
-  return (h.left_row + std::max(((step + std::max(step, h.left_knee)) >> 1) - h.left_base, 0)) & (h.rows - 1);
+// From 0 at the step next to 0.
+int left_step(const BackwardHeader& h, float z) {
+  const int octave = static_cast<int>((bits_of(z) & 0x7fffffffu) >> (23 - h.left_bits));
+  return std::max(((octave + std::max(octave, h.left_knee)) >> 1) - h.left_base, 0);
 }
+
+int left_row(const BackwardHeader& h, float z) { return (h.left_row + left_step(h, z)) & (h.rows - 1); }
 
 // Cuts a cell where `key`, monotone in v, changes; no more than `most` pieces.
 void cut(std::vector<Cell>& cells, const Cell& whole, int most, auto&& key, auto&& row_of) {
@@ -88,6 +91,8 @@ std::pair<float, float> core_range(const BackwardHeader& h) {
                        : h.s_min,
           deployed_s(h, h.y_max, true)};
 }
+
+int left_steps(const BackwardHeader& h) { return left_step(h, std::nextafter(h.left_y, 1.0f)) + 1; }
 
 Selection deployed_selection(const BackwardHeader& h, float y, bool m) {
   y = h.y_max < y ? h.y_max : y;

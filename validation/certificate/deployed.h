@@ -60,6 +60,8 @@ float deployed_s(const BackwardHeader& h, float y, bool m);
 Interval exact_root(const BackwardHeader& h, float y);
 /// The least and the greatest s (unmasked: y) that select rows outside the left segment.
 std::pair<float, float> core_range(const BackwardHeader& h);
+/// How many steps the left segment has, each with a row of its own if there are as many.
+int left_steps(const BackwardHeader& h);
 Selection deployed_selection(const BackwardHeader& h, float y, bool m);
 /// The polynomial of a row {centre, c0, ..., c_degree, ...}; the schemes are those of kScheme.
 inline constexpr int kHorner = 0, kEstrin = 1, kEvenOdd = 2;

@@ -594,5 +594,30 @@ TEST(Check, AClampOnTheWrongSideOfTwoFormulasFails) {
   }
 }
 
+// More steps of the left segment than there are rows: numbers of rows repeat, and a row that is proven for
+// one step serves another as well.
+TEST(Check, ALeftSegmentDoesNotUseARowTwice) {
+  SampleShape shape;
+  shape.format = "f32", shape.rows = 8, shape.has_breaks = true;
+  BackwardHeader h = make_sample(shape);
+  h.has_left = true, h.left_y = -0.125f, h.left_bits = 3, h.left_row = 1;
+  h.left_base = (123 << 3) + 7 - 11;  // the outermost of 12 steps has row 1 + 11 = 4 mod 8
+  // One row serves all s, and no break is reached.
+  for (size_t k = 0; k < h.breaks.size(); ++k) h.breaks[k] = 100.0f + static_cast<float>(k);
+  h.exact_limits = false;
+  std::ranges::fill(h.table.values, 0.0f);
+  fit_row(h, {0, false, deployed_s(h, h.left_y, false), deployed_s(h, h.y_max, true), Coordinate::root}, 0.0f,
+          std::numeric_limits<float>::quiet_NaN());
+  h.table.row(4)[0] = -0.121f, h.table.row(4)[2] = 10;  // about 0 at the outermost step alone
+  h.bound_a = 0.25, h.bound_b = 0x1p-15, h.bound_ab = 0.26;
+  h.table.log2_fit_errors.assign(8, -2.0);
+  const float y = -0.06f;
+  ASSERT_EQ(deployed_selection(h, y, false).row, 4);
+  const double g = activation_of(h).only().f.at<1>(argument_of(h, {4, true, y, y}, y))[1].middle();
+  ASSERT_GT(std::fabs(deployed_gradient(h, y, false) - g), 0.5);
+  const CheckReport report = check_header(parse_header(print_header(h), "sample.h"));
+  EXPECT_EQ(report.verdict(), Verdict::Violated) << to_text(report);
+}
+
 }  // namespace
 }  // namespace outgrad::validation
