@@ -369,9 +369,11 @@ class Analysis {
     }
   }
 
-  // Where the ranges begin: behind the first grid points, which masked headers have around y_c.
+  // Where the ranges begin: behind the first grid points, which masked headers have around y_c. What lies
+  // below them is clamped as their first is.
   std::int64_t first_range() const {
-    return h_.masked ? float_order(h_.y_hi) - kFirstGridPoints / 4 + kFirstGridPoints : float_order(h_.y_min);
+    const float y_c = static_cast<float>(static_cast<double>(h_.y_hi) + h_.y_lo);
+    return h_.masked ? float_order(y_c) - kFirstGridPoints / 4 + kFirstGridPoints : float_order(h_.y_min);
   }
   void first_grid_points(const auto& see) {
     if (!h_.masked) return;

@@ -619,5 +619,34 @@ TEST(Check, ALeftSegmentDoesNotUseARowTwice) {
   EXPECT_EQ(report.verdict(), Verdict::Violated) << to_text(report);
 }
 
+// B holds for every stored y, also where y_c = kYHi + kYLo lies far below kYHi.
+TEST(Check, EvaluationIsBoundedFromYcOn) {
+  SampleShape shape;
+  shape.format = "f32", shape.rows = 12, shape.has_breaks = true, shape.bound_b = 0x1p-17;
+  BackwardHeader h = make_sample(shape);
+  ASSERT_EQ(prove_rounding(h, h.bound_b).verdict, Verdict::Holds);
+  const double y_star = activation_of(h).y_star().middle();
+  h.y_hi = static_cast<float>(y_star + 1e-4), h.y_lo = static_cast<float>(y_star - h.y_hi);
+  // The row next to y* loses the digits of s beside its centre.
+  h.breaks = {-0.12f, -0.06f, -0.03f, -0.009f, 0.009f, 0.1f, 0.4f, 0.7f, 1.0f, 1.3f, 1.7f};
+  for (const Cell& cell : backward_cells(h)) {
+    fit_row(h, cell, 0.5f * (cell.low + cell.high), std::numeric_limits<float>::quiet_NaN());
+    if (cell.row != 4) continue;
+    const auto row = h.table.row(cell.row);
+    std::ranges::fill(row.subspan(3), 0.0f);
+    row[0] = 1024, row[1] = 1024 * row[2];
+  }
+  double error = 0;
+  for (int i = 0; i < 64; ++i) {
+    const float y = static_cast<float>(y_star + 0x1p-15 + i * 0x1p-25);
+    ASSERT_EQ(deployed_selection(h, y, true).row, 4);
+    error = std::max(error, rounding_error_at(h, y, true).mignitude());
+  }
+  ASSERT_GT(error, 2 * h.bound_b);
+  EXPECT_GE(prove_rounding(h, h.bound_b).proven, error);
+  EXPECT_NE(prove_rounding(h, h.bound_b).verdict, Verdict::Holds);
+  EXPECT_GE(prove_rows(h, std::vector<double>(12, 0.0), RowMeasure::sum, h.bound_b).proven, error);
+}
+
 }  // namespace
 }  // namespace outgrad::validation
