@@ -336,15 +336,15 @@ Ball exact_evaluation(const BackwardModel& model, const Piece& piece, float y, b
 double certify_ulp(const BackwardModel& model, const Piece& piece) {
   // With x the value before the last rounding, |x - g| <= e = A + inherited: if x and g share a binade, that
   // rounding adds half an ulp of g at most; if not, either x is in the lower one, or RN(x) is the power of
-  // two between them, which is nearer to g than x is.
+  // two between them, which is nearer to g than x is, unless e is an ulp of g or more.
   double worst = 0;
   over_evaluations(model, piece, [&](const Tracked& p) {
     // not a number is not skipped: it is undecided below
     if (p.exact.magnitude() + piece.certified < kUlpFrom) return;
     const double least =
         std::max({p.exact.lower() - piece.certified, -p.exact.upper() - piece.certified, kUlpFrom});
-    worst = larger_bound(
-        worst, 0.5 + (piece.certified + p.inherited) * kUp / std::ldexp(1.0, std::ilogb(least) - 23));
+    const double ulp = std::ldexp(1.0, std::ilogb(least) - 23), e = (piece.certified + p.inherited) * kUp;
+    worst = larger_bound(worst, std::max(0.5, e < ulp ? 0.0 : (p.error - p.inherited) / ulp) + e / ulp);
   });
   constexpr double kRoom = 1 + 0x1p-12;  // for the second proof, as for A
   return worst * kRoom;

@@ -269,8 +269,12 @@ class Analysis {
   Finding run_rows(const std::vector<double>& fit_errors, RowMeasure measure) {
     const auto value = [&](int row, const Evaluated& p) {
       if (measure == RowMeasure::sum) return fit_errors[row] + p.error;
-      const double ulp = least_ulp(p);
-      return ulp == 0 ? 0.0 : 0.5 + (fit_errors[row] + p.inherited) / ulp;
+      const double ulp = least_ulp(p), before = fit_errors[row] + p.inherited;
+      if (ulp == 0) return 0.0;
+      // What the last rounding is given lies within `before` of g. Beyond the next power of two it rounds to
+      // that power, which is nearer to g, unless it is a whole ulp of g away.
+      const double last = before < ulp ? 0.0 : p.error - p.inherited;
+      return std::max(0.5, last / ulp) + before / ulp;
     };
     const auto consider = [&](double measured) {  // a maximum would drop what is not a number
       finding_.proven = std::isnan(measured) ? kInfinity : std::max(finding_.proven, measured * kOwnRounding);

@@ -121,5 +121,27 @@ TEST(RowBound, StructuralDamageFails) {
   }
 }
 
+// Where p is beyond a power of two that g is below, the last rounding is up to an ulp of g.
+TEST(RowBound, TheLastRoundingBeyondAPowerOfTwoIsAnUlpOfG) {
+  BackwardHeader h = two_words();
+  float below = 0.5f, above = 0.75f;  // y where g comes to 1
+  while (std::nextafter(below, above) < above) {
+    const float middle = below + (above - below) / 2;
+    (certainly_less(gradient_at(middle, true), Interval(1)) ? below : above) = middle;
+  }
+  const Selection selection = deployed_selection(h, below, true);
+  h.table.row(selection.row)[h.degree + 2] += 0x1.6p-24f;
+  double error = 0;
+  for (int i = 0; i < 64; ++i, below = std::nextafter(below, 0.0f)) {
+    ASSERT_EQ(deployed_selection(h, below, true).row, selection.row);
+    const Interval off = gradient_at(below, true) - static_cast<double>(deployed_gradient(h, below, true));
+    error = std::max(error, off.mignitude() / 0x1p-24);
+  }
+  EXPECT_GT(error, 2);
+  const std::vector<double> fit_errors = row_fit_errors(h);
+  EXPECT_GE(prove_rows(h, fit_errors, RowMeasure::ulps, 3).proven, error);
+  EXPECT_NE(prove_rows(h, fit_errors, RowMeasure::ulps, 0.99 * error).verdict, Verdict::Holds);
+}
+
 }  // namespace
 }  // namespace outgrad::validation
