@@ -451,8 +451,8 @@ void add_rising(SupNorm& result, const BackwardHeader& h, const Activation& acti
 // log2.
 double claim_of(const CoefficientTable& table, const Cell& cell, double claim) {
   const auto row = static_cast<size_t>(cell.row);
-  // a row that is not listed claims nothing: it is never asked for
-  if (row >= table.log2_fit_errors.size()) return claim;
+  // The text says that a row which is not listed is never asked for.
+  if (row >= table.log2_fit_errors.size()) return 0;
   constexpr double kBelow = 1 - 0x1p-50;  // exp2 is off by less
   return std::min(claim, std::exp2(table.log2_fit_errors[row]) * kBelow);
 }

@@ -648,5 +648,16 @@ TEST(Check, EvaluationIsBoundedFromYcOn) {
   EXPECT_GE(prove_rows(h, std::vector<double>(12, 0.0), RowMeasure::sum, h.bound_b).proven, error);
 }
 
+// A row that the text says is never asked for is one of zeros: a claim wide enough would let it pass.
+TEST(Check, RowsThatAreNeverAskedForAreNot) {
+  BackwardHeader h = f32_sample();
+  h.bound_a = 0.25, h.bound_ab = 0.26;
+  h.table.log2_fit_errors.assign(static_cast<size_t>(h.rows - 1), -2.0);
+  std::ranges::fill(h.table.row(h.rows - 1), 0.0f);
+  ASSERT_EQ(deployed_selection(h, std::nextafter(h.left_y, 0.0f), false).row, h.rows - 1);
+  const CheckReport report = check_header(parse_header(print_header(h), "sample.h"));
+  EXPECT_EQ(report.verdict(), Verdict::Violated) << to_text(report);
+}
+
 }  // namespace
 }  // namespace outgrad::validation
