@@ -65,8 +65,4 @@ bool fit_without_specification(const OwnRequest& request);
 struct JobLine : kernels::JobLine {
   explicit JobLine(const std::string& label);
 };
-
-/// "2^-26.01".
-std::string power(double bound);
-
 }  // namespace outgrad::approx

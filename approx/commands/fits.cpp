@@ -6,6 +6,7 @@
 #include "approx/progress.h"
 #include "approx/search/fitter.h"
 #include "approx/search/pareto.h"
+#include "kernels/support/bounds.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/json.h"
@@ -28,6 +29,8 @@
 namespace outgrad::approx {
 namespace {
 
+using kernels::decimals_up, kernels::digits_up, kernels::power_up;
+
 /// Rows that equal g have no ratio to a lower bound.
 bool has_ratio(const Piece& p) { return !p.storage_aware && p.lower_bound > 0x1p-55; }
 
@@ -45,49 +48,56 @@ std::string optimality(const BackwardModel& m) {
                      before, after, observed);
 }
 
-/// What `fit` prints of each kind.
+std::string six(double bound) { return fmt::format("{:.6f}", decimals_up(bound, 6)); }
+
+/// What `fit` prints of each kind: bounds rounded up, what no function goes below rounded down.
 std::string summary(const Fit& fit, const ForwardModel& m) {
-  return fmt::format("{}: relative fit error <= {} (certified)", fit.name, power(m.kA));
+  return fmt::format("{}: relative fit error <= {} (certified)", fit.name, power_up(m.kA));
 }
 std::string summary(const Fit& fit, const RoundedForwardModel& m) {
   return fmt::format(
       "{}: every x of the format rounded correctly (exhaustive); relative fit error <= {}, right of x = "
       "{:.6g} <= {} (certified)",
-      fit.name, power(m.kA), m.pieces[static_cast<size_t>(m.kCoreFirst)].v_lo, power(m.kCoreA));
+      fit.name, power_up(m.kA), m.pieces[static_cast<size_t>(m.kCoreFirst)].v_lo, power_up(m.kCoreA));
 }
 std::string summary(const Fit& fit, const CodeModel& m) {
   return fmt::format(
-      "{}: f' in [{:.9g}, {:.9g}], g within {} of it; T of 4, 5, 6, 8 bits {:.6f}, {:.6f}, {:.6f}, {:.6f}, "
-      "of 2 and 3 dithered {:.6f}, {:.6f} (certified{})",
-      fit.name, static_cast<double>(m.kLo), static_cast<double>(m.kHi), power(m.kG), m.kT[3], m.kT[4],
-      m.kT[5], m.kT[7], m.kDithered[0], m.kDithered[1], fit.activation == "expression" ? ", given g" : "");
+      "{}: f' in [{:.9g}, {:.9g}], g within {} of it; T of 4, 5, 6, 8 bits {}, {}, {}, {}, of 2 and 3 "
+      "dithered "
+      "{}, {} (certified{})",
+      fit.name, static_cast<double>(m.kLo), static_cast<double>(m.kHi), power_up(m.kG), six(m.kT[3]),
+      six(m.kT[4]), six(m.kT[5]), six(m.kT[7]), six(m.kDithered[0]), six(m.kDithered[1]),
+      fit.activation == "expression" ? ", given g" : "");
 }
 std::string summary(const Fit& fit, const Fp8Model& m) {
   return fmt::format(
-      "{}: T of e4m3 with 0, 1, 2 bits {:.6f}, {:.6f}, {:.6f}, of e5m2 {:.6f}, {:.6f}, {:.6f} over all "
-      "scales, of which {} beside the parts (certified)",
-      fit.name, m.e4m3.kT[0], m.e4m3.kT[1], m.e4m3.kT[2], m.e5m2.kT[0], m.e5m2.kT[1], m.e5m2.kT[2],
-      power(m.kRoom));
+      "{}: T of e4m3 with 0, 1, 2 bits {}, {}, {}, of e5m2 {}, {}, {} over all scales, of which {} beside "
+      "the "
+      "parts (certified)",
+      fit.name, six(m.e4m3.kT[0]), six(m.e4m3.kT[1]), six(m.e4m3.kT[2]), six(m.e5m2.kT[0]), six(m.e5m2.kT[1]),
+      six(m.e5m2.kT[2]), power_up(m.kRoom));
 }
 std::string summary(const Fit& fit, const TableModel& t) {
   return fmt::format(
       "{}: T {:.6g}, O {:.6g}, T/O {:.5f}, R {} (enumerated); {} entries, {} bytes, {} integer operations",
-      fit.name, t.kT, t.kO, t.kT / t.kO, power(t.kR), t.entries.size(), 2 * t.entries.size(),
-      t.index_operations());
+      fit.name, digits_up(t.kT, 6), -digits_up(-t.kO, 6), decimals_up(t.kT / t.kO, 5), power_up(t.kR),
+      t.entries.size(), 2 * t.entries.size(), t.index_operations());
 }
 std::string summary(const Fit& fit, const BackwardModel& m) {
   const Cost cost = cost_of(m);
   std::string text = fmt::format(
       "{}: A <= {}, B <= {}, A + B <= {}, {} (certified); {} operations, {} rows of degree {}, {} bytes",
-      fit.name, power(m.kA), power(m.kB), power(m.kAB),
-      m.of_product() ? fmt::format("T <= {:.6f}, O >= {:.6f}", m.kT, m.kO) : fmt::format("K <= {:.3g}", m.kK),
+      fit.name, power_up(m.kA), power_up(m.kB), power_up(m.kAB),
+      m.of_product() ? fmt::format("T <= {}, O >= {:.6f}", six(m.kT), -decimals_up(-m.kO, 6))
+                     : fmt::format("K <= {:.3g}", digits_up(m.kK, 3)),
       cost.arithmetic, m.kRows, m.kDegree, cost.table_bytes);
-  if (m.kO > 0) text += fmt::format("; T/O {:.4f}", m.kT / m.kO);
-  if (m.kR > 0) text += fmt::format(", R {}", power(m.kR));
+  if (m.kO > 0) text += fmt::format("; T/O {:.4f}", decimals_up(m.kT / m.kO, 4));
+  if (m.kR > 0) text += fmt::format(", R {}", power_up(m.kR));
   if (m.kTwoWord) {
-    text += fmt::format(", A + B <= {:.3f} ulp(g) where |g| >= {}", m.kUlp, power(kUlpFrom));
+    text +=
+        fmt::format(", A + B <= {:.3f} ulp(g) where |g| >= {}", decimals_up(m.kUlp, 3), power_up(kUlpFrom));
   } else if (fit.accuracy.starts_with("ulp")) {
-    text += fmt::format(", {:.3f} ulp", m.worst_ulp);
+    text += fmt::format(", {:.3f} ulp", decimals_up(m.worst_ulp, 3));
   }
   if (m.programme_dual > 0) {
     text += fmt::format("; programme {:.4f}, dual bound {:.4f}", m.programme_reached, m.programme_dual);
@@ -104,7 +114,7 @@ std::string table_row(const Fit&, const Model&) {
 }
 std::string table_row(const Fit& fit, const TableModel& t) {
   return fmt::format("| {} | {} | {} integer | {} | - | {:.4f} | {} | |\n", fit.name, fit.accuracy,
-                     t.index_operations(), 2 * t.entries.size(), t.kT / t.kO, power(t.kR));
+                     t.index_operations(), 2 * t.entries.size(), decimals_up(t.kT / t.kO, 4), power_up(t.kR));
 }
 std::string table_row(const Fit& fit, const BackwardModel& m) {
   const Cost cost = cost_of(m);
@@ -112,14 +122,14 @@ std::string table_row(const Fit& fit, const BackwardModel& m) {
   for (const Piece& p : m.pieces) {
     if (has_ratio(p)) after = std::max(after, p.certified / p.lower_bound);
   }
-  const std::string ratio = m.kO > 0 ? fmt::format("{:.4f}", m.kT / m.kO) : "";
+  const std::string ratio = m.kO > 0 ? fmt::format("{:.4f}", decimals_up(m.kT / m.kO, 4)) : "";
   std::string near = m.programme_dual > 0
                          ? fmt::format("{:.3f} of {:.3f}", m.programme_reached, m.programme_dual)
                      : after > 0 ? fmt::format("{:.3f}", after)
                                  : "exact";
-  if (m.kTwoWord) near += fmt::format("; A + B <= {:.3f} ulp", m.kUlp);
+  if (m.kTwoWord) near += fmt::format("; A + B <= {:.3f} ulp", decimals_up(m.kUlp, 3));
   return fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", fit.name, fit.accuracy, cost.arithmetic,
-                     cost.table_bytes, power(m.kAB), ratio, m.kR > 0 ? power(m.kR) : "", near);
+                     cost.table_bytes, power_up(m.kAB), ratio, m.kR > 0 ? power_up(m.kR) : "", near);
 }
 
 /// The fit of a specification read from `path`; a refusal names the specification or the file.

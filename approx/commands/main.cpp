@@ -50,8 +50,6 @@ CLI::Option* add_format(CLI::App& command, std::string& format) {
                             "of the stored y: f32, f16, bf16, e4m3, e5m2, mxfp8, f16_parity, bf16_parity");
 }
 
-std::string power(double bound) { return bound > 0 ? fmt::format("2^{:.2f}", std::log2(bound)) : "0"; }
-
 namespace {
 
 int run(int argc, char** argv) {

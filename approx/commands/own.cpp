@@ -5,6 +5,7 @@
 #include "approx/model/type_name.h"
 #include "approx/search/own_fit.h"
 #include "kernels/support/digest.h"
+#include "kernels/support/bounds.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/numbers.h"
@@ -59,12 +60,11 @@ double error_of(const std::string& text) {
   return error;
 }
 
-/// "0.01119 (2^-6.48)", both rounded up.
-std::string both(double bound) {
+/// "0.01119 (2^-6.48)", both rounded up; a `sign` of -1: down.
+std::string both(double bound, double sign = 1) {
   if (!(bound > 0)) return "0";
-  const double unit = std::pow(10, std::floor(std::log10(bound)) - 3);
-  return fmt::format("{:.4g} (2^{:.2f})", std::ceil(bound / unit * (1 - 0x1p-40)) * unit,
-                     std::ceil(100 * std::log2(bound) * (1 + 0x1p-40)) / 100);
+  return fmt::format("{:.4g} (2^{:.2f})", sign * kernels::digits_up(sign * bound, 4),
+                     sign * kernels::decimals_up(sign * std::log2(bound), 2));
 }
 
 std::string input(const FoundInputs& found, const char* bound, bool masked) {
@@ -86,8 +86,9 @@ std::string total(double t, double o, const std::string& worst, bool masked) {
                                                  ": the error of the gradient, with that of "
                                                  "storing y");
   if (!worst.empty()) text += line("worst input", worst);
-  return text + line("O, out of reach", fmt::format("{}: no function of y{} errs by less; T/O {:.4f}",
-                                                    both(o), masked ? " and its bit" : "", t / o));
+  return text +
+         line("O, out of reach", fmt::format("{}: no function of y{} errs by less; T/O {:.4f}", both(o, -1),
+                                             masked ? " and its bit" : "", kernels::decimals_up(t / o, 4)));
 }
 
 std::string reached(const BackwardModel& m) {

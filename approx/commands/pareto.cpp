@@ -3,6 +3,7 @@
 #include "approx/search/pareto.h"
 
 #include "approx/commands/commands.h"
+#include "kernels/support/bounds.h"
 #include "kernels/support/files.h"
 
 #include <fmt/format.h>
@@ -38,10 +39,11 @@ void add_pareto(CLI::App& app, int&) {
     line.reset();
     kernels::write_file(file, to_json(front, name));
     for (const ParetoPoint& p : front.points) {
-      fmt::print("{:<36} work {:>3} depth {:>3} bytes {:>6} A + B <= {:<9} T {:<11} R {}\n", p.fit.name,
-                 p.merit.work, p.merit.depth, p.merit.table_bytes, power(p.merit.a_plus_b),
-                 p.oracle > 0 ? fmt::format("{:.4f} O", p.merit.total / p.oracle) : "-",
-                 power(p.merit.regret));
+      fmt::print(
+          "{:<36} work {:>3} depth {:>3} bytes {:>6} A + B <= {:<9} T {:<11} R {}\n", p.fit.name,
+          p.merit.work, p.merit.depth, p.merit.table_bytes, kernels::power_up(p.merit.a_plus_b),
+          p.oracle > 0 ? fmt::format("{:.4f} O", kernels::decimals_up(p.merit.total / p.oracle, 4)) : "-",
+          kernels::power_up(p.merit.regret));
     }
     fmt::print(
         "{} {}: {} tried; {} too coarse, {} covered before they were fitted, {} out of reach, {} covered; {} "

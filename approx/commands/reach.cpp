@@ -28,8 +28,8 @@ struct ReachAnswer {
 std::string describe(const std::string& name, const ReachAnswer& answer) {
   const ReachQuestion& q = answer.problem.question;
   const ReachResult& r = answer.result;
-  const std::string asked = fmt::format("{}: degree {}, T <= {} O, R <= {}: {}", name, q.degree, q.ratio,
-                                        power(q.regret), to_string(r.verdict));
+  const std::string asked = fmt::format("{}: degree {}, T <= {} O, R <= 2^{:.2f}: {}", name, q.degree,
+                                        q.ratio, std::log2(q.regret), to_string(r.verdict));
   if (r.verdict == ReachVerdict::out_of_reach) {
     return fmt::format("{}: no y_c, t_min >= 0, s_min, y_max and no coefficients (proven, {} boxes)", asked,
                        r.refuted);

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/formats.h"
+#include "kernels/support/bounds.h"
 #include "kernels/support/progress.h"
 #include "validation/certificate/accuracy_class.h"
 #include "validation/certificate/code_bound.h"
@@ -365,7 +366,7 @@ CheckReport prove(const Header& h, Findings wanted, std::atomic<int>& done) {
 }
 
 std::string power_of_two(double v) {
-  return v > 0 && std::isfinite(v) ? fmt::format("2^{:.4f}", std::log2(v)) : fmt::format("{:g}", v);
+  return v > 0 && std::isfinite(v) ? kernels::power_up(v, 4) : fmt::format("{:g}", v);
 }
 
 // The others are about many numbers.

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "kernels/support/bounds.h"
 #include "kernels/support/files.h"
 #include "validation/front/header_points.h"
 #include "validation/sweep/distribution.h"
@@ -87,8 +88,8 @@ Json place(const Worst& worst) {
 
 std::string line(const char* name, const Worst& worst, double claim, bool holds) {
   return fmt::format("  {:<8} {} = {:.6g} <= {:.6g} at x = {:.9g}, y = {:.9g}, bit {:d}\n",
-                     holds ? "holds" : "VIOLATED", name, worst.value, claim, worst.at.x, worst.at.y,
-                     worst.at.m);
+                     holds ? "holds" : "VIOLATED", name, worst.value, kernels::digits_up(claim, 6),
+                     worst.at.x, worst.at.y, worst.at.m);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/support/bounds.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/json.h"
@@ -207,6 +208,8 @@ std::string shortened(const std::string& name, size_t width) {
   return name.size() <= width ? name : ".." + name.substr(name.size() - (width - 2));
 }
 
+double three_up(double bound) { return kernels::digits_up(bound, 3); }
+
 void print_tables(const Arguments& arguments, const std::vector<Layer>& layers) {
   constexpr size_t kNameWidth = 40;
   const StabilityOptions& options = arguments.options;
@@ -227,8 +230,8 @@ void print_tables(const Arguments& arguments, const std::vector<Layer>& layers) 
         "{:>11}\n",
         shortened(layer.names.name, kNameWidth), kNameWidth, r.channels.size(), r.count[0], r.count[1],
         r.count[2], r.count[3], rho_quantile(r, 0.5), rho_quantile(r, 0.99), rho_quantile(r, 1),
-        r.from_output.dx_rms_relative.worst, r.recommended.dx_rms_relative.worst, r.dgamma_estimate,
-        r.side_buffer_bytes_per_row());
+        three_up(r.from_output.dx_rms_relative.worst), three_up(r.recommended.dx_rms_relative.worst),
+        r.dgamma_estimate, r.side_buffer_bytes_per_row());
     const size_t n = r.channels.size();
     channels += n;
     bytes += static_cast<double>(n) *
@@ -244,7 +247,7 @@ void print_tables(const Arguments& arguments, const std::vector<Layer>& layers) 
       "the policy."
       " dgamma~: ESTIMATE of the relative L2 error, every channel from y.\n"
       "Side buffer: {} of {} channels keep x^ in fp32, {} bytes beside {:.0f} bytes of y a token.\n",
-      least_x, side, channels, side * sizeof(float), bytes);
+      -kernels::digits_up(-least_x, 6), side, channels, side * sizeof(float), bytes);
 
   const size_t shown = std::min(arguments.worst, worst.size());
   std::partial_sort(worst.begin(), worst.begin() + static_cast<std::ptrdiff_t>(shown), worst.end(),
@@ -262,8 +265,8 @@ void print_tables(const Arguments& arguments, const std::vector<Layer>& layers) 
     fmt::print(
         "{:<{}} {:>7} {:>11.4g} {:>11.4g} {:>9.3g} {:>6.1f} {:>8.2e} ({:>8.2e}) {:>8.2e} ({:>8.2e})  {}\n",
         shortened(layer->names.name, kNameWidth), kNameWidth, j, channel.gamma, channel.beta, channel.rho,
-        channel.bits_lost, bounds.x_hat.conditional, bounds.x_hat.worst, bounds.dgamma.conditional,
-        bounds.dgamma.worst, to_string(channel.channel_class));
+        channel.bits_lost, three_up(bounds.x_hat.conditional), three_up(bounds.x_hat.worst),
+        three_up(bounds.dgamma.conditional), three_up(bounds.dgamma.worst), to_string(channel.channel_class));
   }
 }
 

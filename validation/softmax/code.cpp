@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/host/softmax.h"
+#include "kernels/support/bounds.h"
 #include "validation/exact/mp.h"
 #include "validation/limits.h"
 
@@ -132,8 +133,8 @@ std::string to_text(const SoftmaxCodeProof& proof) {
   return fmt::format(
       "codes of {} fp32 numbers: |p' - p| / p <= {:.9f} (claimed {:.6f}), in code {}; code 0 up to {:.9g} "
       "(claimed {:.5g}); boundaries within {:.1e} cells\n",
-      proof.numbers, proof.cell, kernels::kSoftmaxCell, proof.worst_code, proof.last[0],
-      kernels::kSoftmaxLeast, proof.boundary);
+      proof.numbers, kernels::decimals_up(proof.cell, 9), kernels::kSoftmaxCell, proof.worst_code,
+      proof.last[0], kernels::kSoftmaxLeast, proof.boundary);
 }
 
 double exponentials(float greatest, const float* x, float* e, kernels::i64 n) {
@@ -184,7 +185,8 @@ nlohmann::ordered_json to_json(const SoftmaxExpProof& proof) {
 
 std::string to_text(const SoftmaxExpProof& proof) {
   return fmt::format("exp of {} fp32 numbers: within {:.4f} 2^-24 of it (claimed {:.4f}), worst at {:.9g}\n",
-                     proof.numbers, proof.error * 0x1p24, kernels::kSoftmaxExp * 0x1p24, proof.worst);
+                     proof.numbers, kernels::decimals_up(proof.error * 0x1p24, 4),
+                     kernels::kSoftmaxExp * 0x1p24, proof.worst);
 }
 
 }  // namespace outgrad::validation

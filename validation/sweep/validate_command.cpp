@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/support/bounds.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/options.h"
@@ -241,7 +242,7 @@ void print_gradient_ulp(const DomainResult& result, const FloatFormat& format) {
     if (all.gradient_ulp[i].value < 0) continue;
     fmt::print("  dx error {:<13} {:.6g} ulp at dy = 1, x = {:a}; at most {:.6g} ulp for any dy",
                kGradientRegionNames[i], all.gradient_ulp[i].value, all.gradient_ulp[i].x,
-               gradient_ulp_for_any_dy(all.gradient_relative[i].value, format));
+               kernels::digits_up(gradient_ulp_for_any_dy(all.gradient_relative[i].value, format), 6));
     const Maximum& found = all.gradient_found[i];
     fmt::print("{}\n", found.value < 0
                            ? ""
@@ -284,7 +285,7 @@ void print_result(const DomainResult& result, const Subject& subject) {
   } else {
     fmt::print(
         "  T / O at most {:.6g}; {} masks other than [x >= x*], {} NaN and infinities not as specified\n",
-        result.ratio(), all.wrong_mask, all.wrong_special);
+        kernels::digits_up(result.ratio(), 6), all.wrong_mask, all.wrong_special);
   }
   fmt::print("  rms T over x in [-8, 8): {:.3g}\n", result.rms);
   if (!subject.code) print_gradient_ulp(result, format);
