@@ -92,6 +92,15 @@ if [[ -x $2/outgrad-fit ]]; then
   refuses 2 pareto --expression 'tanh(x)' --beta 2 --format bf16 --out pareto.out
   refuses 2 reach "$spec" --boxes -1
   refuses 2 stability --gamma ""
+  model=$root/notebooks_data/checkpoints/all-MiniLM-L6-v2.layernorm.safetensors
+  for values in 1,,1 1,1, ,1 '1, 1' 0x1 1e400 1..2; do refuses 2 stability --gamma "$values"; done
+  refuses 2 stability --gamma 1,1 --beta 0,,0
+  refuses 2 stability "$model" --beta 1,1
+  refuses 2 stability --gamma 1,1 --gamma-name ln.weight
+  refuses 2 stability --gamma 1,1 --metadata a=b
+  refuses 2 stability --gamma 1,1 --norm ms_layernorm --beta 1,1
+  refuses 2 stability "$model" --norm ms_rmsnorm --weight-offset 1
+  refuses 2 stability "$model" --extract --json --out stability.out
   refuses 2 table "$root/notebooks_data/fits/gelu_bf16.json" absent.json
   # What would replace what it was made of, or the other output; and a folder that is not there.
   cp "$spec" input.spec.json && cp "$root/notebooks_data/fits/gelu_bf16.json" input.svg

@@ -17,6 +17,7 @@
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/json.h"
+#include "kernels/support/numbers.h"
 #include "kernels/support/options.h"
 #include "validation/norms/stability.h"
 #include "validation/norms/tensors.h"
@@ -30,7 +31,7 @@ namespace {
 struct Arguments {
   std::string file;
   std::string gamma_name, beta_name;
-  std::vector<float> gamma, beta;
+  std::vector<std::string> gamma, beta;  // of numbers, with commas
   std::string norm = "auto";
   std::optional<float> weight_offset;
   std::string format = "bf16";
@@ -137,10 +138,26 @@ void say_unknown(const TensorFile& file) {
                                         more > 0 ? fmt::format(", and {} more", more) : ""));
 }
 
+// The numbers of "1,0.5" and "2": CLI11 passes over what is empty between two commas.
+std::vector<float> values_of(const char* option, const std::vector<std::string>& texts) {
+  std::vector<float> values;
+  for (const std::string& text : texts) {
+    for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+      end = text.find(',', begin);
+      const std::string word = text.substr(begin, end == std::string::npos ? end : end - begin);
+      const auto value = kernels::number_in<double>(word);
+      if (!value) throw SpecError("stability", option, "'" + word + "' is not a number");
+      values.push_back(static_cast<float>(*value));
+    }
+  }
+  return values;
+}
+
 std::vector<Layer> analyse_all(const Arguments& arguments) {
   if (arguments.file.empty()) {
-    return {analyse(arguments, {"given", "gamma", arguments.beta.empty() ? "" : "beta"}, arguments.gamma,
-                    arguments.beta, arguments.weight_offset.value_or(0), "stability")};
+    return {analyse(arguments, {"given", "gamma", arguments.beta.empty() ? "" : "beta"},
+                    values_of("--gamma", arguments.gamma), values_of("--beta", arguments.beta),
+                    arguments.weight_offset.value_or(0), "stability")};
   }
   const auto file = open_tensors(arguments.file);
   const std::string model_type = model_type_beside(arguments.file);
@@ -301,11 +318,17 @@ void run(Arguments& arguments) {
     throw SpecError("stability", "--weight-offset", "must be a finite number");
   if (!arguments.beta_name.empty() && arguments.gamma_name.empty())
     throw SpecError("stability", "--beta-name", "needs --gamma-name");
+  if (!arguments.gamma_name.empty() && arguments.file.empty())
+    throw SpecError("stability", "--gamma-name", "needs a checkpoint");
   const auto known = {"auto", "layernorm", "rmsnorm", kMemorySharingLayer, kMemorySharingRms};
   if (std::ranges::find(known, arguments.norm) == known.end()) {
     throw SpecError("stability", "--norm",
                     fmt::format("'{}' is not one of {}", arguments.norm, fmt::join(known, ", ")));
   }
+  for (const auto& [given, option] : {std::pair(!arguments.beta.empty(), "--beta"),
+                                      {arguments.weight_offset.has_value(), "--weight-offset"}})
+    if (given && takes_no_gamma(arguments))
+      throw SpecError("stability", option, "cannot be given with --norm " + arguments.norm);
   if (!arguments.out.empty()) kernels::require_writable(arguments.out, {arguments.file});
   if (arguments.extract) return extract(arguments);
   const std::vector<Layer> layers = analyse_all(arguments);
@@ -348,8 +371,10 @@ void add_stability(CLI::App& app) {
   command->add_option("--gamma-name", arguments->gamma_name,
                       "Analyse this tensor instead of every norm found");
   command->add_option("--beta-name", arguments->beta_name, "Its beta");
-  command->add_option("--gamma", arguments->gamma, "Values of gamma instead of a checkpoint")->delimiter(',');
-  command->add_option("--beta", arguments->beta, "Values of beta")->delimiter(',');
+  CLI::Option* const gamma =
+      command->add_option("--gamma", arguments->gamma, "Values of gamma instead of a checkpoint");
+  command->add_option("--beta", arguments->beta, "Values of beta")->needs(gamma)->type_name("FLOAT");
+  gamma->type_name("FLOAT");
   command->add_option("--eps", options.eps, "eps of the norm")->capture_default_str();
   command->add_option("--mean-ratio", options.mean_ratio, "Bound on |mean| rstd of a row of x")
       ->capture_default_str();
@@ -364,9 +389,12 @@ void add_stability(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--out", arguments->out, "Write the JSON (with --extract: the tensors) to this file");
   kernels::add_result_form(*command, arguments->form, "the norms");
-  command->add_flag("--extract", arguments->extract,
-                    "Copy the norm parameters, as fp32, to the .safetensors file named by --out");
-  command->add_option("--metadata", arguments->metadata, "With --extract: KEY=VALUE for the file's metadata");
+  CLI::Option* const extract =
+      command->add_flag("--extract", arguments->extract,
+                        "Copy the norm parameters, as fp32, to the .safetensors file named by --out");
+  for (const char* form : {"--json", "--csv"}) extract->excludes(form);
+  command->add_option("--metadata", arguments->metadata, "With --extract: KEY=VALUE for the file's metadata")
+      ->needs(extract);
   command->footer(
       "With --attack it searches for rows that break the bounds, over cases of its own: see outgrad "
       "stability --attack --help.");
