@@ -182,6 +182,14 @@ if [[ -x $2/outgrad-fit ]]; then
   refuses 2 attack --specifications 0 --out input.json/attack.out
   refuses 2 validate --foreign input.json --format f32 --out sweep.out
   refuses 2 validate --activation gelu --format bf16 --activations input.json --out sweep.out
+  refuses 2 validate --foreign "$root/notebooks_data/foreign/regelu2.json" --activation silu --format bf16 \
+    --x own --out sweep.out
+  "$root/outgrad" validate --format bf16 --x own --shard 1/2 --json --out input.part >/dev/null ||
+    fail "validate --shard: status $?"
+  for option in --activation=silu --fit=silu_bf16 --x=own; do
+    refuses 2 validate --merge input.part "$option" --out sweep.out
+    [[ $(<stderr) == *" ${option%=*}"* ]] || fail "validate --merge $option: is passed over: $(<stderr)"
+  done
   refuses 2 check absent.h
   refuses 2 check input.h
   refuses 2 validate --activation frob --format f32 --out sweep.out

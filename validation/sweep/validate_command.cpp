@@ -672,6 +672,9 @@ void add_validate(CLI::App& app, int& status, decltype(validate_header)* sweep_h
                       "this name + .chunks");
   command->add_option("--threads", arguments->threads, "Threads (0: all)")->check(kernels::in_range(0, 1024));
   kernels::add_result_form(*command, arguments->form, "the result");
+  // The file of coefficients, and the shards, say themselves what they are of.
+  command->get_option("--foreign")->excludes("--activation");
+  for (const char* other : {"--activation", "--fit", "--x"}) command->get_option("--merge")->excludes(other);
   if (sweep_header) {
     CLI::Option* const header = command->add_option(
         "--header", arguments->header,
