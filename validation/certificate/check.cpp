@@ -79,6 +79,22 @@ int low_bits_of(const RoundedForwardHeader& h, float x) {
   return static_cast<int>(cell_index(x, h.index_scale, h.index_bias) - kIndexLow) % h.rows;
 }
 
+// That beyond kXMax p is 1, plain: v, as the text says; kA, which is about every x from kXMin on, rests on it.
+void require_end(Conditions& conditions, const RoundedForwardHeader& h) {
+  const std::array<float, 5> c = coefficients_of(h, low_bits_of(h, h.x_max));
+  const double centre = (static_cast<double>(cell_index(h.x_max, h.index_scale, h.index_bias)) -
+                         static_cast<double>(h.index_bias)) /
+                        static_cast<double>(h.index_scale);
+  if (h.plain) {
+    const bool is_v = static_cast<double>(c[0]) == centre && c[1] == 1 && c[2] == 0 && c[3] == 0 && c[4] == 0;
+    return conditions.require(is_v, "p is not v from kXMax on");
+  }
+  const Interval u = Interval(h.x_max) - centre;
+  Interval p = static_cast<double>(c[4]);
+  for (size_t k = 4; k-- > 0;) p = p * u + static_cast<double>(c[k]);
+  conditions.require(p.identical(Interval(1)), "p is not 1 from kXMax on");
+}
+
 // fma, add and mul from y to g.
 int operations(const BackwardHeader& h) {
   const int differences = !h.masked ? 0 : h.y_lo == 0 ? 1 : 2;  // y - y_hi, - y_lo
@@ -577,6 +593,7 @@ Finding check_structure(const RoundedForwardHeader& h) {
     conditions.require(given(right) == code(right) && given(2 * right) == code(2 * right) &&
                            given(kFloatInfinity) == code(kFloatInfinity),
                        "the right tail is not x");
+    require_end(conditions, h);
   }
   conditions.require(h.plain || (given(0.0f) == 0 && given(-0.0f) == 0x8000), "f(+-0) is not +-0");
   conditions.require(std::isnan(deployed_forward(h, std::nanf(""))), "NaN is lost");

@@ -331,6 +331,22 @@ TEST(Mutation, NightlyRoundedForwardDamageFails) {
   }
 }
 
+// kA is about every x from kXMin on: beyond kXMax p is the 1 (plain: the v) that the text names, whatever 16
+// bits would round away.
+TEST(Mutation, AForwardsEndIsWhatTheTextSays) {
+  for (const char* name : {"silu_forward_f16", "softplus_forward_f16", "elu_forward_f16"}) {
+    const auto sound = committed<RoundedForwardHeader>(name);
+    EXPECT_EQ(check_structure(sound).verdict, Verdict::Holds) << name;
+    const int last = sound.core_first + sound.core_rows - 1;
+    for (const int word : {0, sound.plain ? 1 : 0}) {
+      RoundedForwardHeader h = sound;
+      float& c = h.table.row(last)[word];
+      c *= 1 - 0x1p-14f;
+      EXPECT_EQ(check_structure(h).verdict, Verdict::Violated) << name << ": c" << word;
+    }
+  }
+}
+
 // What only some forwards have.
 TEST(Mutation, NightlyDamageOfAForwardsFormFails) {
   using Damage = std::function<void(RoundedForwardHeader&)>;
