@@ -52,6 +52,9 @@ refuses 2 run --frobnicate
 refuses 2 run --format f8
 refuses 2 run --format
 refuses 2 run --budget never
+refuses 2 run --budget 1000001  # more than the tuner takes, at the end of the chain
+refuses 2 run --budget 99999999999999999999
+refuses 2 run --format bf16 --format f16
 refuses 2 sanitize --frobnicate
 refuses 2 sanitize  # OUTGRAD_BUILD_DIR is set
 executables=(tune)
