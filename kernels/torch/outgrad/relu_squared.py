@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from . import functional, graphs
+from .bounds import rounded_up
 
 
 def _compute(x: torch.Tensor) -> tuple[torch.Tensor]:
@@ -53,4 +54,4 @@ class ReLUSquared(graphs.Ours, nn.Module):
         """In words, how far the gradient may be from the exact one if the output is of dtype."""
         u = functional.UNIT_ROUNDOFF[dtype]
         least = 2 * (functional._HALF_SUBNORMAL[dtype] or 2.0**-150) ** 0.5
-        return f"f' within {1.5 * u:.3g} f' + {least:.3g} where y is finite"
+        return f"f' within {rounded_up(1.5 * u, 3)} f' + {rounded_up(least, 3)} where y is finite"
