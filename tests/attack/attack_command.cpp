@@ -2,6 +2,7 @@
 #include "tests/attack/commands.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -47,11 +48,12 @@ constexpr std::array kSmallHeaders{"elu_bf16",   "gelu_bf16_parity", "gelu_code"
 // or with entries by the thousand, are thinned.
 constexpr Size kFull{900, 1, 2000, 400}, kSmall{14, 1, 2, 2};
 
-// A digest of everything on which a unit's result depends, with as many digits as are needed to distinguish
-// units.
+// A digest of everything on which a unit's result depends, this program and its checker included, with as many
+// digits as are needed to distinguish units.
 std::string key_of(const std::string& text) {
+  static const std::string program = kernels::sha256(kernels::read_file("/proc/self/exe"));
   constexpr size_t kDigits = 16;
-  return kernels::sha256(text).substr(0, kDigits);
+  return kernels::sha256(program + text).substr(0, kDigits);
 }
 
 std::vector<std::string> committed_headers(const std::string& sources, bool all) {
@@ -179,14 +181,17 @@ void run(const Arguments& arguments, int& status) {
     for (size_t i = 0; options.most > 0 && i < files.size(); ++i) {
       const std::string name = std::filesystem::path(files[i]).stem().string();
       plan("header " + name, i,
-           key_of(fmt::format("{} {} {} {} {}", options.seed, options.passes, options.most, options.only,
-                              texts[i])),
+           key_of(fmt::format("{} {} {} {} {}{}", options.seed, options.passes, options.most, options.only,
+                              texts[i], fmt::join(donors, ""))),
            [&, i, name] { return gate::to_json(gate::attack_header(name, texts[i], donors, options)); });
     }
+    const std::string fitter = options.specifications + options.stores > 0
+                                   ? kernels::sha256(kernels::read_file(options.fitter))
+                                   : "";
     const auto judge_all = [&](const char* what, size_t count, auto&& block_of) {
       for (size_t block = 0; block * gate::kBlock < count; ++block) {
         const std::vector<gate::Specification> specs = block_of(block, options);
-        std::string text;
+        std::string text = fitter;
         for (const gate::Specification& spec : specs) text += spec.json;
         plan(fmt::format("{} {}", what, block), block, key_of(text),
              [&, specs] { return gate::to_json(gate::attack_specifications(specs, options)); });
@@ -235,6 +240,9 @@ void add_attack(CLI::App& app, int& status) {
   command->add_option("--out", arguments->out,
                       "Where the results go; units that are there already are kept, and not done again");
   command->add_flag("--fresh", arguments->fresh, "Do everything again");
+  for (const char* other : {"--size", "--headers", "--mutations", "--passes", "--only", "--specifications",
+                            "--stores", "--shard", "--fitter", "--fresh"})
+    command->get_option("--merge")->excludes(other);
   kernels::add_result_form(*command, arguments->form, "the results");
   command->callback([arguments, &status] { run(*arguments, status); });
 }

@@ -33,5 +33,30 @@ TEST_F(AttackCommand, MergesAllShardsOrNone) {
   EXPECT_EQ(run({"--merge", out}), kernels::kExitHolds);
 }
 
+// A block of specifications that is there already is one of this fitter and this program.
+TEST_F(AttackCommand, AnotherFittersResultsAreNotKept) {
+  const auto refused_because = [&](const std::string& reason) {
+    kernels::write_file(file("fitter"), "#!/bin/sh\necho 'outgrad: " + reason + "' >&2\nexit 2\n");
+    std::filesystem::permissions(file("fitter"), std::filesystem::perms::owner_all);
+    EXPECT_EQ(run({"--mutations", "0", "--specifications", "1", "--stores", "0", "--fitter", file("fitter"),
+                   "--out", file("out")}),
+              kernels::kExitHolds);
+    return kernels::read_file(file("out"));
+  };
+  const std::string first = refused_because("a kink");
+  EXPECT_NE(first.find("a kink"), std::string::npos) << first;
+  EXPECT_EQ(refused_because("a kink"), first);
+  const std::string second = refused_because("a pole");
+  EXPECT_NE(second.find("a pole"), std::string::npos) << second;
+}
+
+// What a merge has no use for.
+TEST_F(AttackCommand, MergesWithoutOptionsOfWork) {
+  for (const char* option : {"--size=full", "--mutations=3", "--specifications=3", "--stores=3", "--passes=2",
+                             "--only=kO", "--headers=x", "--shard=1/2", "--fitter=x", "--fresh"})
+    EXPECT_NE(refusal_of([&] { run({"--merge", file("a"), option}); }).find("excludes"), std::string::npos)
+        << option;
+}
+
 }  // namespace
 }  // namespace outgrad::validation
