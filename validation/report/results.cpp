@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <string_view>
 #include <tuple>
 
 #include "autotune/records/database.h"
@@ -253,6 +254,7 @@ CoqProof read_proof(const std::string& file) {
     CoqBound& of = proof.bounds[static_cast<std::size_t>(bound - kCoqBounds.begin())];
     ++of.files;
     if (proven) ++of.proven;
+    if (one.has("row") && !one["row"].null()) of.rows.insert(one["row"].count());
     if (one.has("claim")) of.claim = std::max(of.claim, one["claim"].hex_bound());
   }
   proof.unlisted = node["assumptions"]["unlisted"].items().size();
@@ -354,9 +356,19 @@ void expect_agreement(const Results& results) {
     const std::array<double, kCoqBounds.size()> certified{fit->bound_a, fit->bound_b.value_or(0), total,
                                                           fit->bound_ab + fit->bound_k.value_or(0)};
     for (std::size_t k = 0; k < certified.size(); ++k) {
-      if (proof.bounds[k].claim > certified[k])
+      const auto& [files, proven, rows, claim] = proof.bounds[k];
+      if (claim > certified[k])
         throw SpecError(proof.file, "bounds",
                         fmt::format("{} claims more than {}", kCoqBounds[k], fit->file));
+      // What `certify --rows` proves, or what was proven of other coefficients, is not that of the fit.
+      const bool of_rows = kCoqBounds[k] == std::string_view("A") || kCoqBounds[k] == std::string_view("B");
+      if (header && of_rows && files > 0 && rows.size() != header->table.log2_fit_errors.size())
+        throw SpecError(proof.file, "bounds",
+                        fmt::format("{} is of {} of the {} rows of {}", kCoqBounds[k], rows.size(),
+                                    header->table.log2_fit_errors.size(), header->file));
+      if (header && of_rows && files > 0 && claim < certified[k])
+        throw SpecError(proof.file, "bounds",
+                        fmt::format("{} is of other coefficients than {}", kCoqBounds[k], fit->file));
     }
   }
 }

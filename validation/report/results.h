@@ -11,6 +11,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,7 @@ struct CertificateAttack {
 /// What Coq was asked of one bound of a fit.
 struct CoqBound {
   int files = 0, proven = 0;
+  std::set<std::int64_t> rows;  ///< that the files of A or B are about
   double claim = 0;  ///< the greatest of the files
 };
 

@@ -392,6 +392,17 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
       [&](Json& json) { (*std::ranges::find_if(json["bounds"], of_a_row))["claim"] = "0x1p-5"; },
       expect("claims more than"));
   with_changed(
+      "proofs/gelu_bf16.json",
+      [&](Json& json) { json["bounds"].erase(std::ranges::find_if(json["bounds"], of_a_row)); },
+      expect("A is of 15 of the 16 rows of"));
+  with_changed(
+      "proofs/gelu_bf16.json",
+      [&](Json& json) {
+        for (Json& one : json["bounds"])
+          if (of_a_row(one)) one["claim"] = "0x1p-20";
+      },
+      expect("A is of other coefficients than"));
+  with_changed(
       "proofs/gelu_f32.json", [](Json& json) { json["bounds"].back()["claim"] = "0x1.4p-16"; },
       expect("G claims more than"));
   with_changed(
