@@ -198,7 +198,7 @@ struct CertifyArguments {
   kernels::ResultForm form;
   std::vector<int> rows;
   std::optional<double> limit_s;
-  int threads = 0;
+  std::optional<int> threads;
 };
 
 void require_consistent(const CertifyArguments& a) {
@@ -208,6 +208,12 @@ void require_consistent(const CertifyArguments& a) {
     throw kernels::SpecError("certify: --json and --csv need --coq and --run");
   if (!a.forward.empty() && !a.in_coq) throw kernels::SpecError("certify: --forward needs --coq");
   if (a.bound == "T" && !a.in_coq) throw kernels::SpecError("certify: --bound T needs --coq");
+  if (a.bound == "T" && !a.rows.empty()) throw kernels::SpecError("certify: --bound T is about all rows");
+  if (!a.forward.empty() && !a.bound.empty() && a.bound != "T")
+    throw kernels::SpecError("certify: --forward proves T, which --bound " + a.bound + " leaves out");
+  const bool selects = a.in_coq || a.prove || !a.rows.empty() || !a.bound.empty() || a.threads.has_value();
+  if (!a.beside.empty() && selects)
+    throw kernels::SpecError("certify: --beside goes with --out and --limit alone");
 }
 
 /// The scripts of the bounds and rows that are asked for.
@@ -255,10 +261,11 @@ int certify(const CertifyArguments& a) {
   const Fit subject = fit_from_json(kernels::read_file(a.fit), a.fit);
   const coq::Groups groups = scripts_of(a, subject);
   if (a.in_coq && a.prove)
-    return confirm_by_coq(subject, groups, a.out, limit_s, a.threads == 0 ? kCoqThreads : a.threads, a.form);
+    return confirm_by_coq(subject, groups, a.out, limit_s,
+                          a.threads.value_or(0) == 0 ? kCoqThreads : *a.threads, a.form);
   for (const WitnessScript& script : groups | std::views::join)
     kernels::write_file(a.out + "/" + script.name, script.text);
-  if (a.prove) return confirm(subject, groups.front(), a.out, limit_s, a.threads);
+  if (a.prove) return confirm(subject, groups.front(), a.out, limit_s, a.threads.value_or(0));
   fmt::print("{}: {} scripts in {}\n", subject.name, std::ranges::distance(groups | std::views::join), a.out);
   return kernels::kExitHolds;
 }

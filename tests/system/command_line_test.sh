@@ -78,6 +78,14 @@ if [[ -x $2/outgrad-fit ]]; then
     refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" \
       --coq --forward "$root/notebooks_data/fits/$forward.json" --out certify.out
   done
+  for words in "--bound T --rows 1" "--bound A --forward $root/notebooks_data/fits/gelu_forward_bf16.json"; do
+    # shellcheck disable=SC2086  # words
+    refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --coq $words --out certify.out
+  done
+  for words in --coq --run --rows=1 --bound=A --threads=2; do
+    refuses 2 certify --beside "$root/approx/specs/gelu_bf16.json" "$words" --out certify.out
+  done
+  refuses 2 report --header "$root/kernels/generated/silu_bf16.h" --headers absent --out report.out
   # A PATH with what the wrapper and this test need, but neither coqc nor gappa.
   for program in bash env dirname readlink wc find head; do ln -s "$(command -v "$program")" "$few/"; done
   PATH=$few refuses 3 certify "$root/notebooks_data/fits/gelu_bf16.json" --coq --run --out certify.out

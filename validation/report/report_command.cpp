@@ -78,9 +78,11 @@ void add_report(CLI::App& app, int& status) {
           "In place of all that: a page of one header, such as `fit --expression` writes, or of all headers "
           "of a folder")
       ->excludes("--in");
-  command->add_option(
-      "--headers", arguments->headers,
-      "Folder with the coefficient headers (default: IN/generated, else kernels/generated beside IN)");
+  command
+      ->add_option(
+          "--headers", arguments->headers,
+          "Folder with the coefficient headers (default: IN/generated, else kernels/generated beside IN)")
+      ->excludes("--header");
   command->add_option(
       "--out", arguments->out,
       "Folder for index.html, report.md and report.json (default: IN/report; of a header the folder "
