@@ -48,8 +48,8 @@ constexpr std::array kSmallHeaders{"elu_bf16",   "gelu_bf16_parity", "gelu_code"
 // or with entries by the thousand, are thinned.
 constexpr Size kFull{900, 1, 2000, 400}, kSmall{14, 1, 2, 2};
 
-// A digest of everything on which a unit's result depends, this program and its checker included, with as many
-// digits as are needed to distinguish units.
+// A digest of everything on which a unit's result depends, this program and its checker included, with as
+// many digits as are needed to distinguish units.
 std::string key_of(const std::string& text) {
   static const std::string program = kernels::sha256(kernels::read_file("/proc/self/exe"));
   constexpr size_t kDigits = 16;

@@ -79,15 +79,16 @@ int low_bits_of(const RoundedForwardHeader& h, float x) {
   return static_cast<int>(cell_index(x, h.index_scale, h.index_bias) - kIndexLow) % h.rows;
 }
 
-// That beyond kXMax p is 1, plain: v, as the text says; kA, which is about every x from kXMin on, rests on it.
+// That p is 1, plain: v, from kXMax on, as the text says; kA, which is about every x from kXMin on, rests on
+// it.
 void require_end(Conditions& conditions, const RoundedForwardHeader& h) {
   const std::array<float, 5> c = coefficients_of(h, low_bits_of(h, h.x_max));
   const double centre = (static_cast<double>(cell_index(h.x_max, h.index_scale, h.index_bias)) -
                          static_cast<double>(h.index_bias)) /
                         static_cast<double>(h.index_scale);
   if (h.plain) {
-    const bool is_v = static_cast<double>(c[0]) == centre && c[1] == 1 && c[2] == 0 && c[3] == 0 && c[4] == 0;
-    return conditions.require(is_v, "p is not v from kXMax on");
+    const bool is_u = c[1] == 1 && c[2] == 0 && c[3] == 0 && c[4] == 0;
+    return conditions.require(is_u && static_cast<double>(c[0]) == centre, "p is not v from kXMax on");
   }
   const Interval u = Interval(h.x_max) - centre;
   Interval p = static_cast<double>(c[4]);
