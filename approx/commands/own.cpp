@@ -80,11 +80,13 @@ std::string line(const char* what, const std::string& text) {
 }
 
 /// T, its worst input and O, where they are enumerated.
-std::string total(double t, double o, const std::string& worst, bool masked) {
+std::string total(double t, double o, const std::string& worst, bool masked, Format format) {
   if (!(o > 0)) return "";
-  std::string text = line("T, all of f'(x)", "at most " + both(t) +
-                                                 ": the error of the gradient, with that of "
-                                                 "storing y");
+  const char* const where =
+      format == Format::mxfp8 ? ", in blocks whose largest |y| is below 2^12" : "";  // validation's scales
+  std::string text =
+      line("T, all of f'(x)",
+           "at most " + both(t) + ": the error of the gradient, with that of storing y" + where);
   if (!worst.empty()) text += line("worst input", worst);
   return text +
          line("O, out of reach", fmt::format("{}: no function of y{} errs by less; T/O {:.4f}", both(o, -1),
@@ -93,7 +95,7 @@ std::string total(double t, double o, const std::string& worst, bool masked) {
 
 std::string reached(const BackwardModel& m) {
   const Cost cost = cost_of(m);
-  std::string text = total(m.kT, m.kO, input(m.found, "T", m.kMasked), m.kMasked) +
+  std::string text = total(m.kT, m.kO, input(m.found, "T", m.kMasked), m.kMasked, m.format) +
                      line("A + B, kernel", "at most " + both(m.kAB > 0 ? m.kAB : m.kA + m.kB) +
                                                ": from the exact f' of the stored y");
   if (!(m.kO > 0) && !m.found.empty()) text += line("worst input", input(m.found, "AB", m.kMasked));
@@ -101,7 +103,7 @@ std::string reached(const BackwardModel& m) {
                                          cost.table_bytes, m.kRows, m.kRows == 1 ? "" : "s", m.kDegree));
 }
 std::string reached(const TableModel& t) {
-  return total(t.kT, t.kO, input(t.found, "T", t.kMasked), t.kMasked) +
+  return total(t.kT, t.kO, input(t.found, "T", t.kMasked), t.kMasked, t.format) +
          line("cost", fmt::format("{} integer operations, {} bytes: {} entries", t.index_operations(),
                                   2 * t.entries.size(), t.entries.size()));
 }

@@ -77,6 +77,11 @@ def main(repository, build):
                     expect(f"fit {spec} {letter}", bound, of[letter], up=letter != "O")
             for ratio in re.findall(r"T/O (\S+?)[,;]", text):
                 expect(f"fit {spec} T/O", ratio, of["T"] / of["O"])
+        # T of a y in blocks says in which.
+        text = run("outgrad-fit", "fit", "--activation", "gelu", "--format", "mxfp8", "--no-check",
+                   "--out", fit)
+        if "storing y, in blocks whose largest |y| is below 2^12\n" not in text:
+            faults.append(f"fit of mxfp8: {text}")
     if rows < 50 or not norms or not findings:
         faults.append("too little was compared")
     print(*faults, f"shown bounds: {len(faults)} faults", sep="\n")

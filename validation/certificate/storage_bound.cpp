@@ -421,6 +421,8 @@ class Enumeration {
                               figure.at.first, figure.at.second);
     if (overflows_) finding.why += fmt::format(", for f(x) that {} does not store as NaN", format_);
     if (preimages_->activation().limited()) finding.why += fmt::format(", for |x| <= {}", kExpressionEnd);
+    if (scales_of(format_).first < scales_of(format_).last)
+      finding.why += ", in blocks whose largest |y| is below 2^12";
   }
 
   // The largest error that an x shows.

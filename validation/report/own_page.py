@@ -227,6 +227,8 @@ def proofs(own: dict) -> dict:
 
 def section(own: dict) -> dict:
     limit = f", for |x| <= {own['x_limit']:g}" if own["x_limit"] else ""
+    if own["format"] == "mxfp8":
+        limit += ", in blocks whose largest |y| is below 2^12"
     if own["around_worst"]:
         shown = ("The gradient as it is computed from y; how far it is from f' at worst; and the ranges of "
                  "f' that the stored y next to the worst stand for.")
