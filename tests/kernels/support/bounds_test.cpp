@@ -30,7 +30,9 @@ TEST(Bounds, DecimalsStay) {
   EXPECT_EQ(decimals_up(1 + 0x1p-25, 4), 1.0001);
   for (const double decimal : {0.1, 1.05, 0.0116, 99.9, 1e-30, -0.3, 0.0}) {
     EXPECT_EQ(digits_up(decimal, 3), decimal);
-    if (std::fabs(decimal) > 1e-4 || decimal == 0) EXPECT_EQ(decimals_up(decimal, 4), decimal);
+    if (std::fabs(decimal) > 1e-4 || decimal == 0) {
+      EXPECT_EQ(decimals_up(decimal, 4), decimal);
+    }
   }
   EXPECT_EQ(digits_up(0.99991, 3), 1.0);
   EXPECT_EQ(digits_up(9.991e-5, 3), 1e-4);
