@@ -1055,8 +1055,13 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
                                       {"format", subject.format.name},
                                       {"identity", subject.identity},
                                       {"chunk_patterns", options.chunk_patterns}};
+  // The identity tells coefficients apart, and what kernels give for 65,536 x: a build, whose kernels may differ
+  // at others, continues its own sweeps alone.
+  static const std::string program = kernels::sha256(kernels::read_file("/proc/self/exe"));
+  nlohmann::ordered_json logged = header;
+  logged["program"] = program;
   Finished found;
-  ChunkLog log(ranks.rank() == 0 ? options.log : "", header, found);
+  ChunkLog log(ranks.rank() == 0 ? options.log : "", logged, found);
   subject.activation->facts();  // also builds the reference, before the threads start
 
   std::vector<Segment> segments(mine.size());
