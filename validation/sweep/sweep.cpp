@@ -1055,8 +1055,8 @@ std::vector<DomainPart> sweep(const Subject& subject, const std::vector<Domain>&
                                       {"format", subject.format.name},
                                       {"identity", subject.identity},
                                       {"chunk_patterns", options.chunk_patterns}};
-  // The identity tells coefficients apart, and what kernels give for 65,536 x: a build, whose kernels may differ
-  // at others, continues its own sweeps alone.
+  // The identity tells coefficients apart, and what kernels give for 65,536 x. Those of another build may
+  // differ elsewhere: its chunks are not continued.
   static const std::string program = kernels::sha256(kernels::read_file("/proc/self/exe"));
   nlohmann::ordered_json logged = header;
   logged["program"] = program;
