@@ -76,55 +76,71 @@ OUTGRAD_HD typename Isa::Float norm_values(const u8* codes, Int8Scale scale) {
 }
 #endif
 
-// The Output of a backward (kernels/host/layernorm.h).
-template <class Store>
+// The Output of a backward (kernels/host/layernorm.h): one for all stores, because a row is staged in fp32
+// before anything else reads it. So a norm is compiled once for all of them, which costs one call for each
+// row.
 struct StoredOutput {
-  using Order = float;  // a row is staged in fp32
+  using Order = float;
   static constexpr bool kStaged = true;
+  const u8* codes;
+  const void* scales;
+  // Sets to[j] to y - beta, for the n elements of a row.
+  void (*stage)(const StoredOutput& y, i64 row, i64 n, const float* beta, float* to);
+
+  const u8* elements() const { return codes; }
+};
+
+// The y of a row's elements.
+template <class Store>
+struct StoredRow {
   const typename Store::Code* codes;
   const typename Store::Scale* scales;
 
-  const u8* elements() const { return reinterpret_cast<const u8*>(codes); }
+  StoredRow(const StoredOutput& y, i64 row, i64 n)
+      : codes(reinterpret_cast<const typename Store::Code*>(y.codes) + row * n),
+        scales(static_cast<const typename Store::Scale*>(y.scales) + norm_scales_before(row, n)) {}
 
-  const typename Store::Scale& scale_of(i64 row, i64 j, i64 n) const {
+  // Of one element, and of a vector of them, which lies within one group.
+  OUTGRAD_HD float read(LaneIo<float>, i64 j) const { return norm_value(codes[j], scale_of(j)); }
+#ifdef OUTGRAD_AVX2
+  template <class Isa>
+  OUTGRAD_HD Vector<Isa> read(LaneIo<Vector<Isa>>, i64 j) const {
+    static_assert(Store::kGroup % Isa::kLanes == 0);
+    return {{norm_values<Isa>(codes + j, scale_of(j))}};
+  }
+  template <class Isa>
+  OUTGRAD_HD Vector<Isa> read(const PartIo<Isa>& io, i64 j) const {
+    alignas(64) u8 part[64];
+    Isa::load_part(part, codes + j, io.count);
+    return {{norm_values<Isa>(reinterpret_cast<const typename Store::Code*>(part), scale_of(j))}};
+  }
+#endif
+
+ private:
+  static i64 norm_scales_before(i64 row, i64 n) {
+    return Store::kGroup == 0 ? 0 : norm_scales_of<Store>(row, n);
+  }
+  OUTGRAD_HD const typename Store::Scale& scale_of(i64 j) const {
     if constexpr (Store::kGroup == 0) {
       return *scales;
     } else {
-      return scales[row * (n / Store::kGroup) + j / Store::kGroup];
+      return scales[j / Store::kGroup];
     }
   }
-  // The y of one element, and of a vector of them, which lies within one group.
-  static OUTGRAD_HD float read(LaneIo<float>, const typename Store::Code* from,
-                               const typename Store::Scale& scale) {
-    return norm_value(*from, scale);
-  }
-#ifdef OUTGRAD_AVX2
-  template <class Isa>
-  static OUTGRAD_HD Vector<Isa> read(LaneIo<Vector<Isa>>, const typename Store::Code* from,
-                                     const typename Store::Scale& scale) {
-    static_assert(Store::kGroup % Isa::kLanes == 0);
-    return {{norm_values<Isa>(from, scale)}};
-  }
-  template <class Isa>
-  static OUTGRAD_HD Vector<Isa> read(const PartIo<Isa>& io, const typename Store::Code* from,
-                                     const typename Store::Scale& scale) {
-    alignas(64) u8 part[64];
-    Isa::load_part(part, from, io.count);
-    return {{norm_values<Isa>(reinterpret_cast<const typename Store::Code*>(part), scale)}};
-  }
-#endif
 };
 
-template <class Lane, class T, class Store>
-void stage_output(const BackwardArrays<T, StoredOutput<Store>>& a, i64 row, const StagedRow& staged) {
-  const StoredOutput<Store> y = a.y;
-  const i64 n = a.n;
-  const auto* const codes = y.codes + row * n;
-  const float* const beta = a.columns.beta;
+template <class Store, class Lane>
+void stage_stored(const StoredOutput& y, i64 row, i64 n, const float* beta, float* to) {
+  const StoredRow<Store> from(y, row, n);
   for_columns<Lane, 1>(0, n, [=](auto io, i64 j) __attribute__((always_inline)) {
-    io.store(staged.c + j, sub_rn(y.read(io, codes + j, y.scale_of(row, j, n)), io.load(beta + j)));
+    io.store(to + j, sub_rn(from.read(io, j), io.load(beta + j)));
   });
-  if (a.side.count > 0) std::copy(staged.c, staged.c + n, staged.weighted);
+}
+
+template <class Lane, class T>
+void stage_output(const BackwardArrays<T, StoredOutput>& a, i64 row, const StagedRow& staged) {
+  a.y.stage(a.y, row, a.n, a.columns.beta, staged.c);
+  if (a.side.count > 0) std::copy(staged.c, staged.c + a.n, staged.weighted);
 }
 
 template <class Store>
@@ -394,8 +410,17 @@ void store_all_rows(const RowTasks& how, const ForwardArrays<T>& a, typename Sto
     RowWriter<Rows, LaneOf<L>, kVectors, kStreaming, kRows> writer(a.n);
     Divisor tensor{};
     if constexpr (Store::kGroup == 0) tensor = Divisor::of(*scales);
+    // The sums know of a writer only where it writes meanwhile: else they are the same for all stores.
+    Nothing nothing;
+    auto& meanwhile = [&]() -> auto& {
+      if constexpr (kWritesMeanwhile<kStreaming, kRows>) {
+        return writer;
+      } else {
+        return nothing;
+      }
+    }();
     for (; end - row >= kRows; row += kRows) {
-      const auto rows = norm_rows<N, T, L, kStreaming, kRows>(a, row, writer);
+      const auto rows = norm_rows<N, T, L, kStreaming, kRows>(a, row, meanwhile);
       writer.rest();
       writer.begin(Rows{rows, codes + row * a.n,
                         Store::kGroup == 0 ? scales : scales + norm_scales_of<Store>(row, a.n), tensor});
@@ -475,7 +500,11 @@ void norm_backward_8bit(const NormBackward8bit<Store, T>& of) {
   detail::require_shape(kFunction, rows, n, of.norm.side);
   detail::require_groups<Store>(kFunction, n);
   if (rows > 0) detail::require_scales<Store>(kFunction, of.scales, norm_scales_of<Store>(rows, n));
-  detail::norm_backward<N, false, S>(kFunction, of.norm, detail::StoredOutput<Store>{of.codes, of.scales});
+  constexpr detail::RowLoops kLoops = detail::kRowLoops<S>;
+  using Lane = detail::LaneOf<kLoops>;
+  detail::norm_backward<N, false, S>(kFunction, of.norm,
+                                     detail::StoredOutput{reinterpret_cast<const u8*>(of.codes), of.scales,
+                                                          detail::stage_stored<Store, Lane>});
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI
