@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <type_traits>
 
 #include "kernels/host/forked.h"
 #include "kernels/portable.h"
@@ -81,19 +82,18 @@ inline bool has_lost_threads() {
 }
 #endif
 
-// Calls body(task) once for every task in [0, tasks), on at most `threads` threads (0 = all). Each thread
-// gets a contiguous range of tasks. Returns when all are done. `body` must not throw. The caller must make
-// sure that results do not depend on which thread runs a task. A process that was forked after a call on
-// several threads uses one.
-template <class Body>
-void parallel_for(i64 tasks, int threads, Body&& body) {
+namespace detail {
+
+// parallel_for, compiled once for all bodies.
+__attribute__((noinline)) inline void run_tasks(i64 tasks, int threads, void (*run)(void* of, i64 task),
+                                                void* of) {
   i64 workers = std::min<i64>(thread_count(threads), tasks);
 #ifdef _OPENMP
   if (workers > 1 && has_lost_threads()) workers = 1;
 #endif
   if (workers <= 1) {
     const DefaultFloatEnvironment environment;
-    for (i64 task = 0; task < tasks; ++task) body(task);
+    for (i64 task = 0; task < tasks; ++task) run(of, task);
     return;
   }
 #ifdef _OPENMP
@@ -101,9 +101,21 @@ void parallel_for(i64 tasks, int threads, Body&& body) {
   {
     const DefaultFloatEnvironment environment;
 #pragma omp for schedule(static)
-    for (i64 task = 0; task < tasks; ++task) body(task);
+    for (i64 task = 0; task < tasks; ++task) run(of, task);
   }
 #endif
+}
+
+}  // namespace detail
+
+// Calls body(task) once for every task in [0, tasks), on at most `threads` threads (0 = all). Each thread
+// gets a contiguous range of tasks. Returns when all are done. `body` must not throw. The caller must make
+// sure that results do not depend on which thread runs a task. A process that was forked after a call on
+// several threads uses one.
+template <class Body>
+void parallel_for(i64 tasks, int threads, Body&& body) {
+  const auto run = [](void* of, i64 task) { (*static_cast<std::remove_reference_t<Body>*>(of))(task); };
+  detail::run_tasks(tasks, threads, run, const_cast<void*>(static_cast<const void*>(&body)));
 }
 
 }  // namespace outgrad::kernels::inline OUTGRAD_ABI
