@@ -670,6 +670,15 @@ class RowWriter {
       next_ += kPart;
     }
   }
+  // What the sums over the next rows call. They are the same, and compiled once, for all writers that write
+  // nothing meanwhile.
+  auto& meanwhile() {
+    if constexpr (kWritesMeanwhile<kStreaming, kRows>) {
+      return *this;
+    } else {
+      return nothing_;
+    }
+  }
   OUTGRAD_HD void rest() {
     if constexpr (kWritesMeanwhile<kStreaming, kRows>) {
       if (next_ == n_) return;
@@ -684,6 +693,7 @@ class RowWriter {
   static constexpr i64 kStrip = LaneIo<typename StripOf<Lane, kCount>::Strip>::kWidth;
   static constexpr i64 kPart = (kStepTerms / kRows + kStrip - 1) / kStrip * kStrip;
 
+  [[no_unique_address]] Nothing nothing_;
   Rows rows_{};
   i64 n_;
   i64 next_;
@@ -870,7 +880,7 @@ void forward_of_rows(const RowTasks& how, const ForwardArrays<T>& a) {
   over_rows<L, kStreaming>(how, a, [&a]<int kRows>(i64 row, i64 end) {
     RowWriter<NormedRows<T, L, kStreaming, kRows>, LaneOf<L>, L.vectors, kStreaming, kRows> writer(a.n);
     for (; end - row >= kRows; row += kRows) {
-      const auto rows = norm_rows<N, T, L, kStreaming, kRows>(a, row, writer);
+      const auto rows = norm_rows<N, T, L, kStreaming, kRows>(a, row, writer.meanwhile());
       writer.rest();
       writer.begin(rows);
     }
@@ -1169,7 +1179,8 @@ void backward_passes(const BackwardArrays<T, Output>& a) {
             rows.is_pair[s] =
                 slot_begin(a.rows, slots, slot + s + 1) - slot_begin(a.rows, slots, slot + s) == 2;
           for (int r = 0; r < count; ++r)
-            rows.of[r] = gradient_row<N, Lane, Centred>(a, row + r, {staged, staged + stride}, writer);
+            rows.of[r] =
+                gradient_row<N, Lane, Centred>(a, row + r, {staged, staged + stride}, writer.meanwhile());
           writer.rest();
           writer.begin(rows);
         }

@@ -410,17 +410,8 @@ void store_all_rows(const RowTasks& how, const ForwardArrays<T>& a, typename Sto
     RowWriter<Rows, LaneOf<L>, kVectors, kStreaming, kRows> writer(a.n);
     Divisor tensor{};
     if constexpr (Store::kGroup == 0) tensor = Divisor::of(*scales);
-    // The sums know of a writer only where it writes meanwhile: else they are the same for all stores.
-    Nothing nothing;
-    auto& meanwhile = [&]() -> auto& {
-      if constexpr (kWritesMeanwhile<kStreaming, kRows>) {
-        return writer;
-      } else {
-        return nothing;
-      }
-    }();
     for (; end - row >= kRows; row += kRows) {
-      const auto rows = norm_rows<N, T, L, kStreaming, kRows>(a, row, meanwhile);
+      const auto rows = norm_rows<N, T, L, kStreaming, kRows>(a, row, writer.meanwhile());
       writer.rest();
       writer.begin(Rows{rows, codes + row * a.n,
                         Store::kGroup == 0 ? scales : scales + norm_scales_of<Store>(row, a.n), tensor});
