@@ -73,8 +73,7 @@ inline constexpr SoftmaxLog2 kSoftmaxLog2{{0x1.7154c4p+0f, -0x1.71582ep-1f, 0x1.
 // log2(p) of a positive normal number: k + log2(m), m in [sqrt(1/2), sqrt(2)).
 template <class Ops>
 OUTGRAD_HD typename Ops::Value log2_of(const Ops& ops, const typename Ops::Value& p) {
-  constexpr SoftmaxLog2 kLog2 =
-      kSoftmaxLog2;  // in nvcc's device code the reference needs an object of its own
+  constexpr SoftmaxLog2 kLog2 = kSoftmaxLog2;  // see softmax_coded
   const auto t = ops.sub(ops.significand(p), ops.constant(1.0f));
   auto q = ops.constant(kLog2.c[kSoftmaxLog2Degree]);
   OUTGRAD_UNROLL
@@ -171,9 +170,9 @@ struct SoftmaxSum {
   OUTGRAD_HD explicit SoftmaxSum(float of) : sum(of), reciprocal(div_rn(1.0f, of)) {}
 };
 
-// p = e / sum, by a product and its remainder: a division takes as long as the rest of an element together.
-// The product is off by two roundings, u each; what the remainder and the reciprocal are off by counts u
-// times that. So p is the rounding of a number within 8 u^2 of e / sum, relative to it.
+// p = e / sum, by a product and its remainder, which take less time than a division. The product is off by
+// two roundings, u each; what the remainder and the reciprocal are off by counts u times that. So p is the
+// rounding of a number within 8 u^2 of e / sum, relative to it.
 template <class Ops>
 OUTGRAD_HD typename Ops::Value softmax_quotient(const Ops& ops, const typename Ops::Value& e,
                                                 const SoftmaxSum& of) {
