@@ -9,7 +9,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   # false alarms in std::string's own operator+ (GCC bug 105651)
   list(APPEND OUTGRAD_WARNING_FLAGS -Wno-restrict)
 endif()
-# By default, g++ searches its memory for what is unused from 256 MB on, which takes a tenth of its time.
+# By default, g++ searches its memory for what is unused from 256 MB on, at the cost of time.
 set(OUTGRAD_COMPILER_FLAGS)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   set(OUTGRAD_COMPILER_FLAGS --param=ggc-min-heapsize=400000)
