@@ -1,6 +1,6 @@
 """Speed of the PyTorch package beside PyTorch's own on a CPU: forward and backward through autograd, and the
 operators by themselves; on a row of 64 elements, where the host's work around the operators counts, more
-operations through autograd, and beside two of them a node that does nothing else.
+operations through autograd, beside two of them a node that does nothing else, and a whole model.
 
 `python notebooks_data/studies/package_speed.py --write` measures, and writes package_speed.json beside this
 file; --show prints it. All ways run in turn in each round. The ratio of PyTorch's time to ours is taken round
@@ -17,6 +17,7 @@ the computation (--system measures that).
 """
 
 import argparse
+import copy
 import ctypes
 import json
 import math
@@ -200,6 +201,25 @@ def block(whole):
     return ways
 
 
+LAYERS = 24
+
+
+def whole_model(x, dy):
+    """BERT of Hugging Face, which has as many layers as BERT-Large, on a text of one token."""
+    from transformers import BertConfig, BertModel
+
+    n = x.shape[-1]
+    shape = BertConfig(vocab_size=8, hidden_size=n, num_hidden_layers=LAYERS, num_attention_heads=1,
+                       intermediate_size=n)
+    theirs = BertModel(shape, add_pooling_layer=False).to(x.dtype).train()
+    ours = copy.deepcopy(theirs)
+    outgrad.patch(ours)
+    given = dy.view(1, 1, n)
+    both = [through_autograd(lambda x, *_, of=of: of(inputs_embeds=x.view(1, 1, n)).last_hidden_state,
+                             (x, *of.encoder.parameters()), given) for of in (ours, theirs)]
+    return {"through autograd": tuple(both)}
+
+
 KINDS = {
     "gelu": ways_of_gelu,
     "layer_norm": ways_of_layer_norm,
@@ -231,6 +251,7 @@ KINDS_OF_FEW = KINDS | {
         lambda x, w, b: outgrad.linear_activation(x, w, b, "silu"), lambda x, w, b: F.silu(F.linear(x, w, b)),
         square, columns
     ),
+    "bert": whole_model,
 }
 FEW = 64
 
@@ -304,7 +325,8 @@ def main():
     parser.add_argument("--elements", type=int, default=2**24, help="of an array (default: 2^24)")
     parser.add_argument("--rounds", type=int, default=25, help="(default: 25)")
     parser.add_argument("--repeats", type=int, default=200,
-                        help="of a call on 64 elements in a round; the shortest counts (default: 200)")
+                        help="of a call on 64 elements in a round, a 50th of it of a model; the shortest "
+                             "counts (default: 200)")
     parser.add_argument("--own-time", action="store_true",
                         help="one thread, and the time that it has been computing")
     parser.add_argument("--kind", action="append", choices=tuple(KINDS_OF_FEW), default=[],
@@ -342,8 +364,9 @@ def main():
             torch.set_num_threads(1)  # as few elements have no work for more
         for kind in (kind for kind in kinds if not options.kind or kind in options.kind):
             for name, dtype in FORMATS.items():
+                calls = max(1, repeats // 50) if KINDS_OF_FEW[kind] is whole_model else repeats
                 found["rows"] += [{"kind": kind, "format": name, "elements": elements, **row}
-                                  for row in measured(kind, dtype, elements, options.rounds, repeats, clock)]
+                                  for row in measured(kind, dtype, elements, options.rounds, calls, clock)]
     found["load"].append(os.getloadavg()[0])
     torch.set_num_threads(threads)
     if options.write:

@@ -70,8 +70,24 @@ class _FeedsForward:
     _modules: dict[str, Any]  # nn.Module's
     _outgrad_kind: type  # what _feeding_forward was given
 
-    def feed_forward_chunk(self, attention_output: torch.Tensor) -> torch.Tensor:
-        own, x = self._modules, attention_output
+    class _Chunk:
+        """A layer's feed_forward_chunk, which Hugging Face's apply_chunking_to_forward asks in each call for
+        its signature: of a bound method Python makes that anew."""
+
+        __slots__ = ("layer",)
+        __signature__ = inspect.Signature([
+            inspect.Parameter("attention_output", inspect.Parameter.POSITIONAL_OR_KEYWORD)])
+
+        def __init__(self, layer: Any) -> None:
+            self.layer = layer
+
+        def __call__(self, attention_output: torch.Tensor) -> torch.Tensor:
+            return self.layer._outgrad_feed_forward(attention_output)  # type: ignore[no-any-return]
+
+    feed_forward_chunk = property(_Chunk)
+
+    def _outgrad_feed_forward(self, x: torch.Tensor) -> torch.Tensor:
+        own = self._modules
         intermediate, output = own["intermediate"], own["output"]
         if (type(intermediate) is LinearActivation and type(output) is DropoutAddNorm
                 and not graphs.is_symbol(x)):
@@ -86,9 +102,6 @@ class _FeedsForward:
                 return norm.of_mlp(x, (weight1, bias1, name, weight2, bias2),
                     functional.checked_probability("dropout", dropout.p, dropout.training))
         return output(intermediate(x), x)
-
-    # Hugging Face's apply_chunking_to_forward asks for it in each call; Python need not find it each time.
-    setattr(feed_forward_chunk, "__signature__", inspect.signature(feed_forward_chunk))
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         _, _, *state = tuple(super().__reduce_ex__(protocol))
@@ -152,14 +165,16 @@ class Rewritten(graphs.Ours):
     def _outgrad_linears_of(self, x: torch.Tensor, *linears: Any) -> Iterable[torch.Tensor]:
         """The results of several Linears for x."""
         parameters: list[Any] = []
-        for one in linears:
-            weight, bias = _plain(one)
-            if weight is None or not functional._is_usable(x) or weight.dtype != x.dtype:
-                break
-            parameters += weight, bias
-        else:
-            if x.dim() > 1 and len(linears) in functional.SHARED and _are_alone(*linears):
-                return functional.linears_of(x, parameters)
+        if functional._is_usable(x) and x.dim() > 1 and len(linears) in functional.SHARED:
+            dtype = x.dtype
+            for one in linears:
+                weight, bias = _plain(one)
+                if weight is None or weight.dtype != dtype:
+                    break
+                parameters += weight, bias
+            else:
+                if _are_alone(*linears):
+                    return functional.linears_of(x, parameters)
         return [one(x) for one in linears]
 
     def _outgrad_dropped(self, dropout: Any, activation: Any, x: torch.Tensor) -> torch.Tensor:

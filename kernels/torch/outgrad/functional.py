@@ -7,6 +7,7 @@ derivatives: a second derivative raises an error, since the output does not give
 """
 
 import contextlib
+import ctypes
 import math
 import operator
 import sys
@@ -544,7 +545,11 @@ def pytorchs_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | 
     """PyTorch's Linear as the result of a node. In older releases it is a view, and such a result may not
     be changed in place."""
     y = torch.nn.functional.linear(x, weight, bias)
-    return y.detach() if not torch.compiler.is_compiling() and y._is_view() else y
+    return y.detach() if _LINEAR_IS_VIEW and not torch.compiler.is_compiling() and y._is_view() else y
+
+
+_ONE = torch.ones(1, device="cpu")
+_LINEAR_IS_VIEW = torch.nn.functional.linear(_ONE.view(1, 1, 1), _ONE.view(1, 1), _ONE)._is_view()
 
 
 def _linears_of(count: int) -> _Operation:
@@ -951,8 +956,24 @@ def dropout_seed(x: torch.Tensor) -> torch.Tensor:
     generator = torch.cuda.default_generators[device.index]
     offset = generator.get_offset()
     generator.set_offset(offset + 4)
-    seed = library.seed_at(generator.initial_seed(), offset)
-    return torch.scalar_tensor(seed, dtype=torch.int64, device="cpu")  # whatever the default device is
+    return _on_host(library.seed_at(generator.initial_seed(), offset))
+
+
+_free_seeds: list[tuple[torch.Tensor, Any, int]] = []  # tensors that have no seed yet, each with its place
+
+
+def _on_host(seed: int) -> torch.Tensor:
+    """A seed as a tensor without dimensions. Several are made at once, for that is most of what one costs."""
+    try:
+        one, words, place = _free_seeds.pop()
+    except IndexError:
+        with torch.inference_mode(False):
+            block = torch.empty(64, dtype=torch.int64, device="cpu")  # whatever the default device is
+            words = (ctypes.c_int64 * len(block)).from_address(block.data_ptr())
+            _free_seeds.extend((each, words, place) for place, each in enumerate(block.unbind()))
+        one, words, place = _free_seeds.pop()
+    words[place] = seed
+    return one
 
 
 def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Tensor:

@@ -7,6 +7,7 @@ import copy
 import functools
 import math
 import re
+import weakref
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from torch.distributed.tensor import distribute_tensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import outgrad
-from outgrad import functional, patching
+from outgrad import functional, library, patching
 
 FORMATS = [torch.float32, torch.float16, torch.bfloat16]
 N = 64
@@ -410,6 +411,63 @@ def test_a_beta_far_above_gamma_gets_a_side_buffer_and_needs_it():
     assert module.side_channels().tolist() == [5, 6]
 
 
+def _set(name, value):
+    return lambda module: setattr(module, name, value)
+
+
+CHANGES = {
+    "eps": _set("eps", 0.5),
+    "tau": _set("tau", 2.0**-18),
+    "store": lambda module: module.set_store("int8", "a test"),
+    "another weight": lambda module: setattr(module, "weight", nn.Parameter(torch.full((N,), 2.0))),
+    "other numbers": lambda module: module.weight.data.mul_(2.0**-9),
+    "another array": lambda module: setattr(module.weight, "data", torch.full((N,), 2.0**-9)),
+    "parameters in bf16": lambda module: module.bfloat16(),
+    "no gradients": lambda module: module.requires_grad_(False),
+    "no weight": _set("weight", None),
+    "no weight and no bias": lambda module: (_set("weight", None)(module), _set("bias", None)(module)),
+    "nothing": lambda module: None,
+}
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm"])
+def test_what_has_changed_since_the_last_pass_counts(name, change, dtype):
+    """A norm remembers what its last pass asked for. A copy remembers nothing: the two give the same."""
+    module = made(outgrad, name)
+    x = torch.randn(4, N, dtype=dtype)
+
+    def of(one, x):
+        x = x.clone().requires_grad_()
+        y = one(x)
+        y.backward(torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape))
+        gradients = [x.grad, *(p.grad for p in one.parameters() if p.grad is not None)]
+        one.zero_grad()
+        return [y, *gradients, one.side_channels(dtype)]
+
+    for _ in range(2):
+        of(module, x)
+        with torch.no_grad():
+            module(x)
+    CHANGES[change](module)
+    for x_now in (x, x[:2], x.to(torch.float32), torch.randn(2, 3, N)):
+        for mine, fresh in zip(of(module, x_now), of(copy.deepcopy(module), x_now), strict=True):
+            assert mine is fresh is None or torch.equal(mine, fresh)
+    for wrong, error in ((x[:, 1:], ValueError), (x.double(), TypeError), (x.to_sparse(), TypeError)):
+        with pytest.raises(error, match="outgrad"):
+            module(wrong)
+
+
+def test_a_norm_keeps_no_parameters_that_it_no_longer_has():
+    """As where they are offloaded between passes."""
+    module = outgrad.LayerNorm(N)
+    module(torch.randn(4, N))
+    former = weakref.ref(module.weight)
+    module.weight = nn.Parameter(torch.ones(N))
+    assert former() is None
+
+
 def test_channels_are_looked_for_only_when_values_change(monkeypatch):
     searches = []
     search = functional.chosen_channels
@@ -470,9 +528,11 @@ def test_parameters_that_went_away_are_no_memory_that_nothing_was_written_to(tra
     for module in (outgrad.LayerNorm(N), outgrad.RMSNorm(N)):
         with torch.set_grad_enabled(training):
             module(x)
+            parameters = [p.detach() for p in module.to("meta").parameters()] + [None]
+            with pytest.raises(ValueError, match="weight is on meta, x on cpu"):
+                module(x)
             with pytest.raises(RuntimeError, match="on one device, and these are on cpu and meta"):
-                module.to("meta")(x)
-
+                library.norm_forward(x, N, *parameters[:2], 1e-5, len(parameters) == 2, None)
 
 
 def test_fake_parameters_have_no_side_channels():
