@@ -111,6 +111,19 @@ struct Avx2 {
   static OUTGRAD_HD Float gather(const float* column, Int row) {
     return _mm256_i32gather_ps(column, row, sizeof(float));
   }
+  // The same by single loads, which all processors have at speed.
+  static OUTGRAD_HD Float loaded(const float* column, Int row) {
+    const auto pair = [=](u64 rows) __attribute__((always_inline)) {
+      constexpr int kIntoSecond = 0x10;
+      return _mm_insert_ps(_mm_load_ss(column + static_cast<u32>(rows)), _mm_load_ss(column + (rows >> 32)),
+                           kIntoSecond);
+    };
+    const auto four = [=](__m128i rows) __attribute__((always_inline)) {
+      return _mm_movelh_ps(pair(static_cast<u64>(_mm_cvtsi128_si64(rows))),
+                           pair(static_cast<u64>(_mm_extract_epi64(rows, 1))));
+    };
+    return _mm256_set_m128(four(_mm256_extracti128_si256(row, 1)), four(_mm256_castsi256_si128(row)));
+  }
   // column[row mod kRows] for a 32-byte aligned column of kRows >= 8 floats.
   template <int kRows>
   static OUTGRAD_HD Float permute(const float* column, Int row) {
@@ -905,6 +918,22 @@ struct LaneOps {
     for (int i = 1; i < kCount; ++i) smallest = Isa::smaller_magnitude(smallest, a.v[i]);
     if constexpr (kCount == 1) smallest = Isa::smaller_magnitude(smallest, smallest);
     return !Isa::any(Isa::less(smallest, Isa::splat(least)));
+  }
+
+  OUTGRAD_HD Row row_behind(const Row& row, const Mask& mask, int behind) const {
+    return each<Row>(
+        [&](int i) { return Isa::add(row.v[i], Isa::select(mask.v[i], Isa::splat(behind), Isa::splat(0))); });
+  }
+  // column[row]. Of single loads or of a gather, as a schedule says where words of rows come from: a gather is
+  // quicker where a processor has it in hardware, and several times as slow where it is made of microcode.
+  OUTGRAD_HD Value looked_up(const float* column, const Row& row) const {
+    return each<Value>([&](int i) {
+      if constexpr (kPlacement == TablePlacement::permute && requires { Isa::loaded(column, row.v[i]); }) {
+        return Isa::loaded(column, row.v[i]);
+      } else {
+        return Isa::gather(column, row.v[i]);
+      }
+    });
   }
 
   // Direct tables (kernels/direct.h).

@@ -193,7 +193,8 @@ OUTGRAD_HD void bias_backward_pack(const Ops& ops, i64 count, const T* dy, const
 
 // One row: writes dx and adds its products to sums.
 template <class Fit, class T, CpuSchedule S, bool kStreaming>
-void bias_backward_row(const T* dy, const T* y, const u32* mask, i64 i, i64 end, T* dx, float* sums) {
+void bias_backward_row([[maybe_unused]] const float* slopes, const T* dy, const T* y, const u32* mask, i64 i,
+                       i64 end, T* dx, float* sums) {
   if constexpr (S.vector_bits > 0) {
     const i64 begin = i;
     if (i % 8 == 0) {
@@ -201,7 +202,7 @@ void bias_backward_row(const T* dy, const T* y, const u32* mask, i64 i, i64 end,
         add_products(ops, sums + (at - begin), products);
         ops.template store<kStreaming>(dx + at, products);
       };
-      i = backward_vectors<Fit, T, T, S, kStreaming>(dy, y, reinterpret_cast<const u8*>(mask), i, end,
+      i = backward_vectors<Fit, T, T, S, kStreaming>(slopes, dy, y, reinterpret_cast<const u8*>(mask), i, end,
                                                      finish);
     }
     constexpr LanesOf<S, kUnrollOf<Fit, S>> kPack{};
@@ -247,11 +248,12 @@ void bias_gelu_backward(const T* dy, const T* y, const u32* mask, i64 rows, i64 
   if (rows == 0) std::fill(dbias, dbias + n, 0.0f);
   if (rows * n == 0) return;
   float* const words = own.words();
+  const float* const slopes = detail::slopes_by_code<Fit, T, T, S>(rows * n);
   const auto row_of = [=]<bool kStreaming>(std::bool_constant<kStreaming>) {
     detail::column_sums<detail::ColumnIo<S>, kStreaming>(
         rows, n, S.threads, words, dbias, [=](i64 row, float* sums) {
-          detail::bias_backward_row<Fit, T, detail::kLoopOf<S>, kStreaming>(dy, y, mask, row * n, row * n + n,
-                                                                            dx, sums);
+          detail::bias_backward_row<Fit, T, detail::kLoopOf<S>, kStreaming>(slopes, dy, y, mask, row * n,
+                                                                            row * n + n, dx, sums);
         });
   };
   if constexpr (S.streaming_stores && S.vector_bits > 0) {

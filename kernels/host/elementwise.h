@@ -22,8 +22,9 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // dx[i] = dy[i] g(y[i], m[i]) for i in [0, n). Bit i % 32 of mask[i / 32] is m[i]. Pointers are aligned to
 // their element; dx may equal dy, and overlaps no input otherwise. Allocates nothing. Source of g: the Fit's
-// header, a polynomial or a direct table of any activation; the mask of a fit without one (kMasked is false)
-// is not read and may be null. Y is the format y is stored in: e4m3 and e5m2 too, while dy and dx are f32,
+// header, a polynomial or a direct table of any activation. In vectors of 256 bits the first call with a
+// 16-bit y and n >= 2^17 fills a table of static storage, at most 512 KiB, which later ones read. The mask of
+// a fit without one (kMasked is false) is not read and may be null. Y is the format y is stored in: e4m3 and e5m2 too, while dy and dx are f32,
 // f16 or bf16. Of a y that carries its branch (ParityF16, ParityBf16) no mask is read either. A direct table
 // takes y in the one format it was made for.
 template <class Fit, class T, CpuSchedule S, class Y = T>
@@ -120,6 +121,12 @@ constexpr auto forward_columns() {
 template <class Forward>
 inline constexpr auto kForwardColumns = forward_columns<Forward>();
 
+// A number of 16 bits has so few values that AVX2 has the outputs of a large array, or its g, for less by the
+// table of them all, of which a core's own cache holds what data ask for: two to five loads an element where
+// the polynomial takes two to four cycles. That of AVX-512 takes less than one.
+template <class T, CpuSchedule S>
+inline constexpr bool kGoesByCode = sizeof(T) == 2 && S.vector_bits == 256;
+
 // dx of packs of kCount vectors.
 template <class Fit, class T, class Y, CpuSchedule S, int kCount>
 struct BackwardPack {
@@ -151,6 +158,38 @@ struct BackwardPack {
     return activation_backward_value<Fit>(kOps, kVectorTable<Fit>, dy + i, y + i, mask_at(y, mask, i));
   }
 };
+
+// g of every y of a format of 16 bits, by its code: where a mask is read, of m = 0 and then of m = 1.
+template <class Fit, class T, class Y, CpuSchedule S>
+struct SlopesByCode {
+  using Pack = BackwardPack<Fit, T, Y, S, 1>;
+  static constexpr i64 kEntries = kReadsMask<Fit, Y> ? 2 * kCodes : kCodes;
+  alignas(64) float of[kEntries];
+
+  SlopesByCode() {
+    const DefaultFloatEnvironment environment;
+    for (i64 at = 0; at < kEntries; at += Pack::kElements) {
+      Y y[Pack::kElements];
+      for (i64 k = 0; k < Pack::kElements; ++k) y[k].bits = static_cast<u16>(at + k);
+      const u8 m[4] = {static_cast<u8>(at < kCodes ? 0 : -1)};
+      const auto g =
+          evaluate_backward(Pack::kOps, Fit{}, kVectorTable<Fit>, Pack::kOps.load(y), Pack::mask_at(y, m, 0));
+      Pack::kOps.template store<false>(of + at, g);
+    }
+  }
+};
+
+// That of a call on n elements; null where it evaluates the fit.
+template <class Fit, class T, class Y, CpuSchedule S>
+const float* slopes_by_code([[maybe_unused]] i64 n) {
+  if constexpr (kGoesByCode<Y, S> && !kIsDirect<Fit>) {
+    if (n >= 2 * kCodes) {
+      static const SlopesByCode<Fit, T, Y, kLoopOf<S>> all;
+      return all.of;
+    }
+  }
+  return nullptr;
+}
 
 // The elements from `begin` on that fill whole packs of kCount vectors; returns where it stopped. finish(ops,
 // i, products) takes those of the pack at i, whose lanes are those of `ops`.
@@ -199,11 +238,32 @@ OUTGRAD_HD i64 backward_runs(const T* dy, Stored<Y> y, const u8* mask, i64 begin
   return i + kRun;
 }
 
-// The elements from `begin` on, which begins a byte of the mask, that fill whole vectors; as above.
+// The same by the table of all g.
 template <class Fit, class T, class Y, CpuSchedule S, bool kStreaming, class Finish>
-OUTGRAD_HD i64 backward_vectors(const T* dy, Stored<Y> y, const u8* mask, i64 begin, i64 end,
-                                const Finish& finish) {
+OUTGRAD_HD i64 backward_packs_by_code(const float* slopes, const T* dy, Stored<Y> y, const u8* mask,
+                                      i64 begin, i64 end, const Finish& finish) {
+  constexpr LanesOf<S, 2> kOps{};
   i64 i = begin;
+  for (; i + kOps.kElements <= end; i += kOps.kElements) {
+    fetch_ahead<kStreaming>(codes_of(y + i), kOps.kElements);
+    fetch_ahead<kStreaming>(dy + i, kOps.kElements);
+    auto row = kOps.load_codes(y + i);
+    if constexpr (kReadsMask<Fit, Y>) row = kOps.row_behind(row, kOps.load_mask(mask + i / 8), kCodes);
+    finish(kOps, i, kOps.mul(kOps.load(dy + i), kOps.looked_up(slopes, row)));
+  }
+  return i;
+}
+
+// The elements from `begin` on, which begins a byte of the mask, that fill whole vectors; as above. slopes:
+// what slopes_by_code gave.
+template <class Fit, class T, class Y, CpuSchedule S, bool kStreaming, class Finish>
+OUTGRAD_HD i64 backward_vectors([[maybe_unused]] const float* slopes, const T* dy, Stored<Y> y,
+                                const u8* mask, i64 begin, i64 end, const Finish& finish) {
+  i64 i = begin;
+  if constexpr (kGoesByCode<Y, S> && !kIsDirect<Fit>) {
+    if (slopes != nullptr)
+      i = backward_packs_by_code<Fit, T, Y, S, kStreaming>(slopes, dy, y, mask, i, end, finish);
+  }
   if constexpr (kIsDirect<Fit>) {
     i = backward_packs<Fit, T, Y, S, S.unroll, kStreaming>(dy, y, mask, i, end, finish);
   } else if constexpr (S.unroll > 1) {
@@ -214,13 +274,14 @@ OUTGRAD_HD i64 backward_vectors(const T* dy, Stored<Y> y, const u8* mask, i64 be
 }
 
 template <class Fit, class T, class Y, CpuSchedule S, bool kStreaming>
-void backward_range(const T* dy, Stored<Y> y, const u8* mask, T* dx, i64 begin, i64 end) {
+void backward_range([[maybe_unused]] const float* slopes, const T* dy, Stored<Y> y, const u8* mask, T* dx,
+                    i64 begin, i64 end) {
   i64 i = begin;
   if constexpr (S.vector_bits > 0) {
     const auto write = [=](const auto& ops, i64 at, const auto& products) __attribute__((always_inline)) {
       ops.template store<kStreaming>(dx + at, products);
     };
-    i = backward_vectors<Fit, T, Y, S, kStreaming>(dy, y, mask, begin, end, write);
+    i = backward_vectors<Fit, T, Y, S, kStreaming>(slopes, dy, y, mask, begin, end, write);
   }
   for (; i < end; ++i) {
     bool m = false;
@@ -299,12 +360,6 @@ void forward_range(const T* x, T* y, u8* mask, i64 begin, i64 end) {
   end_streaming<kStreaming>();
 }
 
-// A 16-bit x has so few values that AVX2 has a large array for less by the table of all their outputs, which
-// stays in a core's own cache: two loads an element where the polynomial takes more than two cycles. That of
-// AVX-512 takes less than one.
-template <class T, CpuSchedule S>
-inline constexpr bool kGoesByCode = sizeof(T) == 2 && S.vector_bits == 256;
-
 #ifdef OUTGRAD_AVX2
 // table[code] for 8 codes.
 OUTGRAD_HD __m128i looked_up(const u16* table, const void* codes) {
@@ -353,17 +408,16 @@ void activation_backward(const T* dy, Stored<Y> y, const u32* mask, T* dx, i64 n
   static_assert(sizeof(T) > 1, "dy and dx are f32, f16 or bf16");
   static_assert(detail::schedule_holds<S>());
   const u8* const bytes = reinterpret_cast<const u8*>(mask);
-  if (detail::streams<S>(dx, n)) {
-    if constexpr (S.streaming_stores && S.vector_bits > 0) {
-      detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
-        detail::backward_range<Fit, T, Y, detail::kLoopOf<S>, true>(dy, y, bytes, dx, begin, end);
-      });
-      return;
-    }
+  const float* const slopes = detail::slopes_by_code<Fit, T, Y, S>(n);
+  const auto all = [=]<bool kStreaming>() {
+    detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
+      detail::backward_range<Fit, T, Y, detail::kLoopOf<S>, kStreaming>(slopes, dy, y, bytes, dx, begin, end);
+    });
+  };
+  if constexpr (S.streaming_stores && S.vector_bits > 0) {
+    if (detail::streams<S>(dx, n)) return all.template operator()<true>();
   }
-  detail::over_blocks<S>(n, [=](i64 begin, i64 end) {
-    detail::backward_range<Fit, T, Y, detail::kLoopOf<S>, false>(dy, y, bytes, dx, begin, end);
-  });
+  all.template operator()<false>();
 }
 
 namespace detail {

@@ -188,6 +188,19 @@ TYPED_TEST(Bias, BackwardIsTheProductsAndTheirTreeOverRows) {
     expect_backward<widest(1, 1)>(shape, dy, y);
     expect_backward<widest(4, 2)>(shape, dy, y);
   }
+  // of so many numbers of 16 bits AVX2 has a table of all g
+  for (const Shape& shape : {Shape{130, 1016}, Shape{130, 1013}}) {
+    constexpr CpuSchedule kWidest = widest(4, 2);
+    constexpr CpuSchedule kNarrower{.threads = 2,
+                                    .vector_bits = std::min(kBestVectorBits, 256),
+                                    .unroll = kWidest.unroll,
+                                    .block_elements = 1024,
+                                    .streaming_stores = true,
+                                    .table = TablePlacement::permute};
+    ASSERT_GE(shape.rows * shape.n, 2 * detail::kCodes);
+    const auto dy = this->values(shape.rows * shape.n, 1), y = this->values(shape.rows * shape.n, 2);
+    expect_backward<kNarrower>(shape, dy, y);
+  }
 }
 
 // Wherever in a cache line it begins, a workspace is enough, to its last word and not beyond, and the sums
