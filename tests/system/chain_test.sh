@@ -98,6 +98,22 @@ cmp out/fits/gelu_f32.json notebooks_data/fits/gelu_f32.json ||
   fail "the published fit is not the one of this run"
 expect "after --publish" "" "$(calls_of)"
 
+# What is built is of this run's headers: those of other formats may be of coefficients that are gone.
+emitted=out/generated/kernels/generated
+says_other_headers() { grep -c '^the emitted headers differ' build/stdout || true; }
+built_with() { ls out/run/include/kernels/generated 2>/dev/null | xargs; }
+expect "headers that are the committed ones" "0:" "$(says_other_headers):$(built_with)"
+echo '// changed' >>$emitted/gelu_f32.h
+calls_of --format bf16 >/dev/null
+expect "a stale header of another format" "0:" "$(says_other_headers):$(built_with)"
+echo '// other' >>kernels/generated/gelu_bf16.h
+calls_of --format bf16 >/dev/null
+expect "a header of this run beside a stale one" "1:gelu_bf16.h" "$(says_other_headers):$(built_with)"
+cmp out/run/include/kernels/generated/gelu_bf16.h $emitted/gelu_bf16.h || fail "another header is built with"
+cp $emitted/gelu_bf16.h kernels/generated
+calls_of >/dev/null
+expect "the committed headers again" "0:" "$(says_other_headers):$(built_with)"
+
 # What the report is told: which files are this run's, and of what date and commit the others are.
 mkdir -p notebooks_data/attack notebooks_data/pareto
 echo '{}' | tee notebooks_data/attack/norms.json >notebooks_data/pareto/gelu_bf16.json
