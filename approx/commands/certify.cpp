@@ -17,6 +17,8 @@
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/json.h"
+#include "kernels/support/lists.h"
+#include "kernels/support/numbers.h"
 #include "kernels/support/options.h"
 #include "kernels/support/parallel.h"
 
@@ -201,6 +203,16 @@ struct CertifyArguments {
   std::optional<int> threads;
 };
 
+std::vector<int> rows_in(const std::string& list) {
+  std::vector<int> rows;
+  for (const std::string& part : kernels::parts_of(list)) {
+    const auto row = kernels::number_in<int>(part);
+    if (!row) throw CLI::ValidationError("--rows", "'" + part + "' is not an integer");
+    rows.push_back(*row);
+  }
+  return rows;
+}
+
 void require_consistent(const CertifyArguments& a) {
   if (a.fit.empty() == a.beside.empty())
     throw kernels::SpecError("certify: either a fit or --beside SPEC is needed");
@@ -286,7 +298,11 @@ void add_certify(CLI::App& app, int& status) {
       "a fit of GELU, its tanh form or x*sigmoid(W*x): theorems for Coq, NAME_row_K.v for A, and, "
       "with --run, NAME_row_K_B.v for B from Gappa's proofs; of an f32 fit NAME_bound.v, the error "
       "at every y");
-  command->add_option("--rows", arguments->rows, "only these rows, as 0,3,12 (default: all)")->delimiter(',');
+  command
+      ->add_option_function<std::string>(
+          "--rows", [arguments](const std::string& list) { arguments->rows = rows_in(list); },
+          "only these rows, as 0,3,12 (default: all)")
+      ->type_name("ROWS");
   command
       ->add_option(
           "--bound", arguments->bound,

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "kernels/support/lists.h"
+
 namespace outgrad::autotune {
 namespace {
 
@@ -20,18 +22,6 @@ void require(const std::string& name, const std::string& value, const CLI::Valid
   if (const std::string why = check(value); !why.empty()) throw CLI::ValidationError(name, why);
 }
 
-// What is between commas, empty words too.
-Words parts_of(const std::string& list) {
-  Words words(1);
-  for (const char c : list) {
-    if (c == ',')
-      words.emplace_back();
-    else
-      words.back() += c;
-  }
-  return words;
-}
-
 // The members that "A,B" names, in the order of `members`; "all" stands for every one.
 template <class Member>
 std::vector<Member> several_of(const std::string& name, const std::string& list,
@@ -39,7 +29,7 @@ std::vector<Member> several_of(const std::string& name, const std::string& list,
   if (list == "all") return members;
   Words names;
   for (const Member member : members) names.push_back(name_of(member));
-  const Words chosen = parts_of(list);
+  const Words chosen = kernels::parts_of(list);
   for (const std::string& word : chosen) {
     require(name, word, CLI::IsMember(names));
     if (std::ranges::count(chosen, word) > 1) throw CLI::ValidationError(name, "'" + word + "' occurs twice");
@@ -141,7 +131,7 @@ CLI::Option* add_seed(CLI::App& app, std::uint64_t& seed) {
 
 CLI::Option* add_shapes(CLI::App& app, std::vector<Shape>& shapes) {
   return add_value(app, "--shape", [&shapes](const std::string& text) {
-    for (const std::string& word : parts_of(text)) {
+    for (const std::string& word : kernels::parts_of(text)) {
       const Shape shape = shape_in(word);
       if (std::ranges::find(shapes, shape) != shapes.end())
         throw CLI::ValidationError("--shape", "'" + word + "' occurs twice");

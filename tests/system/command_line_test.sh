@@ -69,6 +69,9 @@ if [[ -x $2/outgrad-fit ]]; then
   OUTGRAD_ISA=avx9 refuses 2 validate --activation gelu_tanh --format bf16 --x own --out sweep.json
   refuses 2 certify "$root/notebooks_data/fits/mish_bf16.json" --coq --out certify.out
   refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --coq --rows 16 --out certify.out
+  for rows in 1,,3 ,1 1, 1,x; do
+    refuses 2 certify "$root/notebooks_data/fits/gelu_f32.json" --rows "$rows" --out certify.out
+  done
   refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --json --out certify.out
   refuses 2 certify "$root/notebooks_data/fits/gelu_bf16.json" --bound T --out certify.out
   refuses 2 certify "$root/notebooks_data/fits/gelu_f32.json" --coq --bound T --out certify.out

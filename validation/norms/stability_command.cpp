@@ -17,6 +17,7 @@
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/json.h"
+#include "kernels/support/lists.h"
 #include "kernels/support/numbers.h"
 #include "kernels/support/options.h"
 #include "validation/norms/stability.h"
@@ -138,13 +139,11 @@ void say_unknown(const TensorFile& file) {
                                         more > 0 ? fmt::format(", and {} more", more) : ""));
 }
 
-// The numbers of "1,0.5" and "2": CLI11 passes over what is empty between two commas.
+// The numbers of "1,0.5" and "2".
 std::vector<float> values_of(const char* option, const std::vector<std::string>& texts) {
   std::vector<float> values;
   for (const std::string& text : texts) {
-    for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
-      end = text.find(',', begin);
-      const std::string word = text.substr(begin, end == std::string::npos ? end : end - begin);
+    for (const std::string& word : kernels::parts_of(text)) {
       const auto value = kernels::number_in<double>(word);
       if (!value) throw SpecError("stability", option, "'" + word + "' is not a number");
       values.push_back(static_cast<float>(*value));

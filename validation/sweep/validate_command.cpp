@@ -22,6 +22,7 @@
 #include "kernels/support/bounds.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
+#include "kernels/support/lists.h"
 #include "kernels/support/options.h"
 #include "kernels/support/suggestion.h"
 #include "validation/shard.h"
@@ -68,15 +69,12 @@ const FloatFormat& format_of(const std::string& name) {
 std::vector<std::string> members(const std::string& list, const std::vector<std::string>& known,
                                  const char* option, const char* what) {
   if (list == "all") return known;
-  std::vector<std::string> wanted;
-  for (std::size_t begin = 0; begin <= list.size();) {
-    const std::size_t end = std::min(list.find(',', begin), list.size());
-    wanted.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-    if (std::find(known.begin(), known.end(), wanted.back()) == known.end()) {
+  const std::vector<std::string> wanted = kernels::parts_of(list);
+  for (const std::string& name : wanted) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
       throw SpecError("validate", option,
-                      fmt::format("'{}' {} ({}, all){}", wanted.back(), what, fmt::join(known, ", "),
-                                  kernels::did_you_mean(wanted.back(), known)));
+                      fmt::format("'{}' {} ({}, all){}", name, what, fmt::join(known, ", "),
+                                  kernels::did_you_mean(name, known)));
     }
   }
   std::vector<std::string> chosen;
