@@ -215,6 +215,7 @@ if [[ -x $2/outgrad-fit ]]; then
   refuses 2 front --foreign "$root/notebooks_data/foreign/tempo_gelu.json" --out front.out
   refuses 2 front --softmax --foreign "$root/notebooks_data/foreign/regelu2.json" --out front.out
   refuses 2 front --softmax --activation gelu --out front.out
+  for words in --json --csv --softmax; do refuses 2 front --markdown $words --out front.out; done
   refuses 2 stability absent.npz
   refuses 2 stability input.safetensors --out stability.out
   header='{"ln.weight":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},

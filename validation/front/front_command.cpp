@@ -198,8 +198,11 @@ void add_front(CLI::App& app, int& status) {
   command->add_option("--out", arguments->out,
                       "result (default: out/front/ACTIVATION.json, or out/softmax/front.json)");
   kernels::add_result_form(*command, arguments->form, "the result");
-  command->add_flag("--markdown", arguments->markdown,
-                    "print the whole table as Markdown on a terminal, too, as into a file or a pipe");
+  command
+      ->add_flag("--markdown", arguments->markdown,
+                 "print the whole table as Markdown on a terminal, too, as into a file or a pipe")
+      ->excludes("--json")
+      ->excludes("--csv");
   CLI::Option* const softmax =
       command
           ->add_flag("--softmax", arguments->softmax,
@@ -207,7 +210,8 @@ void add_front(CLI::App& app, int& status) {
           ->excludes("--activation")
           ->excludes("--header")
           ->excludes("--speed")
-          ->excludes("--activations");
+          ->excludes("--activations")
+          ->excludes("--markdown");
   command
       ->add_option("--groups", arguments->groups,
                    "with --softmax: groups of 64 rows of each kind (default: 40)")
