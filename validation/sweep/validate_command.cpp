@@ -682,9 +682,13 @@ void add_validate(CLI::App& app, int& status, decltype(validate_header)* sweep_h
   }
   command->callback([arguments, sweep_header, &status] {
     const Arguments& given = *arguments;
-    const bool holds = given.header.empty()
-                           ? validate(given)
-                           : sweep_header(given.header, given.activations, given.out, given.form);
+    bool holds = true;
+    if (given.header.empty()) {
+      holds = validate(given);
+    } else {
+      omp_set_num_threads(kernels::thread_count(given.threads));
+      holds = sweep_header(given.header, given.activations, given.out, given.form);
+    }
     if (!holds) status = kernels::kExitViolated;
   });
 }

@@ -3,6 +3,7 @@
 #include "validation/commands.h"
 
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <array>
@@ -216,6 +217,29 @@ TEST_F(ValidateCommand, ShardLeavesItsFileAndMergeNeedsThemAll) {
     const std::string why = refusal_of([&] { run({"--merge", file("two"), "--out", file("out")}); });
     EXPECT_NE(why.find("two: sha256: "), std::string::npos) << place << ": " << why;
   }
+}
+
+int threads_of_header = 0;
+
+class ValidateHeader : public CommandTest {
+ protected:
+  ValidateHeader()
+      : CommandTest("validate", [](CLI::App& app, int& status) { add_validate(app, status, &sweep); }) {}
+
+ private:
+  static bool sweep(const std::string&, const std::string&, const std::string&, const kernels::ResultForm&) {
+    threads_of_header = omp_get_max_threads();
+    return true;
+  }
+};
+
+TEST_F(ValidateHeader, RunsOnSoManyThreads) {
+  const int before = omp_get_max_threads();
+  for (const int threads : {3, 1}) {
+    run({"--header", "own.h", "--threads", std::to_string(threads)});
+    EXPECT_EQ(threads_of_header, threads);
+  }
+  omp_set_num_threads(before);
 }
 
 }  // namespace
