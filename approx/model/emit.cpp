@@ -4,6 +4,7 @@
 #include "approx/function/activations.h"
 #include "approx/model/type_name.h"
 #include "kernels/host/errors.h"
+#include "kernels/support/bounds.h"
 
 #include <fmt/format.h>
 
@@ -42,8 +43,8 @@ std::string constants(const char* name, const Value& value, const More&... more)
 }
 std::string claim(const char* name, double value, const std::string& note) {
   if (value == 0) return fmt::format("  static constexpr double {} = 0;  // {}\n", name, note);
-  return fmt::format("  static constexpr double {} = {:a};  // 2^{:.2f}: {}\n", name, value, std::log2(value),
-                     note);
+  return fmt::format("  static constexpr double {} = {:a};  // 2^{:.2f}: {}\n", name, value,
+                     kernels::decimals_up(std::log2(value), 2), note);
 }
 
 /// What stands behind a bound: how near to it errors were found to come, and where. `place` is what the input
@@ -304,7 +305,8 @@ template <size_t kCount>
 std::string numbered_claims(const std::string& prefix, int first, const std::array<double, kCount>& bounds) {
   std::string t;
   for (const double bound : bounds)
-    t += claim(fmt::format("{}{}", prefix, first++).c_str(), bound, fmt::format("{:.6f}", bound));
+    t += claim(fmt::format("{}{}", prefix, first++).c_str(), bound,
+               fmt::format("{:.6f}", kernels::decimals_up(bound, 6)));
   return t;
 }
 

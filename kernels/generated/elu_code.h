@@ -17,19 +17,19 @@ struct EluCode {
   static constexpr float kLo = 0x0p+0f;  // 0
   static constexpr float kHi = 0x1.000002p+0f;  // 1.00000012
   // proven bounds over every finite f32 x; g is that of kernels/code.h
-  static constexpr double kG = 0x1.0008000001p-24;  // 2^-24.00: sup |g - f'(x)|
+  static constexpr double kG = 0x1.0008000001p-24;  // 2^-23.99: sup |g - f'(x)|
   // of an exact code of so many bits: sup |what the code of x stands for - f'(x)|
-  static constexpr double kT1 = 0x1.00000c0021p-2;  // 2^-2.00: 0.250000
-  static constexpr double kT2 = 0x1.000014004128p-3;  // 2^-3.00: 0.125000
-  static constexpr double kT3 = 0x1.00002800815p-4;  // 2^-4.00: 0.062500
-  static constexpr double kT4 = 0x1.0000500101ap-5;  // 2^-5.00: 0.031250
-  static constexpr double kT5 = 0x1.0000a002024p-6;  // 2^-6.00: 0.015625
-  static constexpr double kT6 = 0x1.00014004038p-7;  // 2^-7.00: 0.007813
-  static constexpr double kT7 = 0x1.0002800806p-8;  // 2^-8.00: 0.003906
-  static constexpr double kT8 = 0x1.000500100bp-9;  // 2^-9.00: 0.001953
+  static constexpr double kT1 = 0x1.00000c0021p-2;  // 2^-1.99: 0.250001
+  static constexpr double kT2 = 0x1.000014004128p-3;  // 2^-2.99: 0.125001
+  static constexpr double kT3 = 0x1.00002800815p-4;  // 2^-3.99: 0.062501
+  static constexpr double kT4 = 0x1.0000500101ap-5;  // 2^-4.99: 0.031251
+  static constexpr double kT5 = 0x1.0000a002024p-6;  // 2^-5.99: 0.015626
+  static constexpr double kT6 = 0x1.00014004038p-7;  // 2^-6.99: 0.007813
+  static constexpr double kT7 = 0x1.0002800806p-8;  // 2^-7.99: 0.003907
+  static constexpr double kT8 = 0x1.000500100bp-9;  // 2^-8.99: 0.001954
   // of a dithered code: the same, and sup |its mean over all dithers - f'(x)|
   static constexpr double kDithered2 = 0x1.5555d55597555p-3;  // 2^-2.58: 0.166668
-  static constexpr double kDithered3 = 0x1.2492e492cadb7p-4;  // 2^-3.81: 0.071429
+  static constexpr double kDithered3 = 0x1.2492e492cadb7p-4;  // 2^-3.80: 0.071430
   static constexpr double kBias = 0x1.f556580002155p-21;  // 2^-20.03: of 2 bits and of 3
 };
 

@@ -33,8 +33,8 @@ struct EluF16 {
   static constexpr bool kHasLeft = false;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.000ffeebb95f7p-49;  // 2^-49.00: sup |p - g|
-  static constexpr double kB = 0x1.000010000001p-24;  // 2^-24.00: sup |fp32 sequence - exact sequence|
+  static constexpr double kA = 0x1.000ffeebb95f7p-49;  // 2^-48.99: sup |p - g|
+  static constexpr double kB = 0x1.000010000001p-24;  // 2^-23.99: sup |fp32 sequence - exact sequence|
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
   static constexpr double kT = 0x1.00000006204p-12;  // 2^-12.00: sup |g(y, m) - f'(x)|; found 2^-12.00 at y = -0x1.00cp-1
   static constexpr double kO = 0x1.00000006204p-12;  // 2^-12.00: half the longest range of f' over one (y, m); found 2^-12.00 at y = -0x1.00cp-1

@@ -25,8 +25,8 @@ struct EluForwardBf16 {
   static constexpr float kIndexScale = 0x1p+3f;  // 8
   static constexpr float kIndexBias = 0x1.000064p+23f;  // 8388658
   static constexpr int kQuarticShift = 18;
-  static constexpr double kA = 0x1.c49c1c240ff8ap-25;  // 2^-24.18: sup |x p/f - 1| for x >= kXMin, proven; found 2^-24.18 at x = -0x1.467d081e6977bp+0
-  static constexpr double kCoreA = 0x1.c49c1c240ff8ap-25;  // 2^-24.18: the same over the rows from kCoreFirst on; found 2^-24.18 at x = -0x1.467d081e6977bp+0
+  static constexpr double kA = 0x1.c49c1c240ff8ap-25;  // 2^-24.17: sup |x p/f - 1| for x >= kXMin, proven; found 2^-24.18 at x = -0x1.467d081e6977bp+0
+  static constexpr double kCoreA = 0x1.c49c1c240ff8ap-25;  // 2^-24.17: the same over the rows from kCoreFirst on; found 2^-24.18 at x = -0x1.467d081e6977bp+0
   // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4
   static OUTGRAD_HD constexpr Table<kRows, kWords> table() {
     return {{

@@ -31,12 +31,12 @@ struct GeluBf16Fast {
   static constexpr bool kHasLeft = false;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.003f82622b3d5p-6;  // 2^-6.00: sup |p - g|; found 2^-7.67 at x = 0x1.8a0dd06b0cf1ap+1
-  static constexpr double kK = 0x1.e572a95a9b194p-7;  // 2^-6.08: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-7.83 at y = -0x1.5ap-3, m = 1
-  static constexpr double kB = 0x1.57671242dd0b3p-18;  // 2^-17.58: sup |fp32 sequence - exact sequence|; found 2^-19.58 at y = 0x1.7ep+1, m = 1
+  static constexpr double kA = 0x1.003f82622b3d5p-6;  // 2^-5.99: sup |p - g|; found 2^-7.67 at x = 0x1.8a0dd06b0cf1ap+1
+  static constexpr double kK = 0x1.e572a95a9b194p-7;  // 2^-6.07: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-7.83 at y = -0x1.5ap-3, m = 1
+  static constexpr double kB = 0x1.57671242dd0b3p-18;  // 2^-17.57: sup |fp32 sequence - exact sequence|; found 2^-19.58 at y = 0x1.7ep+1, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
   static constexpr double kT = 0x1.6b71cc05bdc73p-7;  // 2^-6.49: sup |g(y, m) - f'(x)|; found 2^-6.49 at y = -0x1.5cp-3, m = 1
-  static constexpr double kO = 0x1.6b2c22fe7904p-7;  // 2^-6.50: half the longest range of f' over one (y, m); found 2^-6.50 at y = -0x1.5cp-3, m = 1
+  static constexpr double kO = 0x1.6b2c22fe7904p-7;  // 2^-6.49: half the longest range of f' over one (y, m); found 2^-6.50 at y = -0x1.5cp-3, m = 1
   static constexpr double kR = 0x1.3cc67961a5d9ep-8;  // 2^-7.69: sup |g(y, m) - middle of that range|; found 2^-7.69 at y = 0x1.8ap+1, m = 1
   // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {

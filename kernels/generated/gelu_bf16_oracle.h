@@ -29,9 +29,9 @@ struct GeluBf16Oracle {
   static constexpr int kLeftLast = 15918;
   static constexpr int kLeftBase = 3045;
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.6b400005bdp-7;  // 2^-6.50: sup |g(y, m) - f'(x)|; found 2^-6.50 at y = -0x1.5cp-3, m = 1
-  static constexpr double kO = 0x1.6b2c22fe7904p-7;  // 2^-6.50: half the longest range of f' over one (y, m); found 2^-6.50 at y = -0x1.5cp-3, m = 1
-  static constexpr double kR = 0x1.ec3d7c3342f5fp-11;  // 2^-10.06: sup |g(y, m) - middle of that range|; found 2^-10.06 at y = 0x1.eap+1, m = 1
+  static constexpr double kT = 0x1.6b400005bdp-7;  // 2^-6.49: sup |g(y, m) - f'(x)|; found 2^-6.50 at y = -0x1.5cp-3, m = 1
+  static constexpr double kO = 0x1.6b2c22fe7904p-7;  // 2^-6.49: half the longest range of f' over one (y, m); found 2^-6.50 at y = -0x1.5cp-3, m = 1
+  static constexpr double kR = 0x1.ec3d7c3342f5fp-11;  // 2^-10.05: sup |g(y, m) - middle of that range|; found 2^-10.06 at y = 0x1.eap+1, m = 1
   static OUTGRAD_HD constexpr Entries<kEntries> entries() {
     return {{
       0x3800, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801,

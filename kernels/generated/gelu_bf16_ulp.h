@@ -44,8 +44,8 @@ struct GeluBf16Ulp {
   static constexpr double kK = 0x1.2ffa4577e1871p-8;  // 2^-7.75: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-7.75 at y = -0x1.5cp-3, m = 1
   static constexpr double kB = 0x1.969b8b99a2511p-24;  // 2^-23.33: sup |fp32 sequence - exact sequence|; found 2^-23.69 at y = 0x1.4cp-3, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.6b2c23f735577p-7;  // 2^-6.50: sup |g(y, m) - f'(x)|; found 2^-6.50 at y = -0x1.5cp-3, m = 1
-  static constexpr double kO = 0x1.6b2c22fe7904p-7;  // 2^-6.50: half the longest range of f' over one (y, m); found 2^-6.50 at y = -0x1.5cp-3, m = 1
+  static constexpr double kT = 0x1.6b2c23f735577p-7;  // 2^-6.49: sup |g(y, m) - f'(x)|; found 2^-6.50 at y = -0x1.5cp-3, m = 1
+  static constexpr double kO = 0x1.6b2c22fe7904p-7;  // 2^-6.49: half the longest range of f' over one (y, m); found 2^-6.50 at y = -0x1.5cp-3, m = 1
   static constexpr double kR = 0x1.668da0f087b68p-8;  // 2^-7.51: sup |g(y, m) - middle of that range|; found 2^-7.51 at y = 0x1.42p-1, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {

@@ -17,19 +17,19 @@ struct GeluCode {
   static constexpr float kLo = -0x1.07fefp-3f;  // -0.128904223
   static constexpr float kHi = 0x1.20ffdep+0f;  // 1.12890422
   // proven bounds over every finite f32 x; g is that of kernels/code.h
-  static constexpr double kG = 0x1.114e0facc1834p-22;  // 2^-21.91: sup |g - f'(x)|
+  static constexpr double kG = 0x1.114e0facc1834p-22;  // 2^-21.90: sup |g - f'(x)|
   // of an exact code of so many bits: sup |what the code of x stands for - f'(x)|
-  static constexpr double kT1 = 0x1.41ffd2bde108fp-2;  // 2^-1.67: 0.314452
-  static constexpr double kT2 = 0x1.41ffed7bc0cfep-3;  // 2^-2.67: 0.157226
-  static constexpr double kT3 = 0x1.42001ca87635p-4;  // 2^-3.67: 0.078613
-  static constexpr double kT4 = 0x1.420082296614p-5;  // 2^-4.67: 0.039307
-  static constexpr double kT5 = 0x1.4201708d3182p-6;  // 2^-5.67: 0.019654
-  static constexpr double kT6 = 0x1.4202e11a61c2p-7;  // 2^-6.67: 0.009827
-  static constexpr double kT7 = 0x1.42068d21e0b2p-8;  // 2^-7.67: 0.004914
-  static constexpr double kT8 = 0x1.420d1ef2f4021p-9;  // 2^-8.67: 0.002457
+  static constexpr double kT1 = 0x1.41ffd2bde108fp-2;  // 2^-1.66: 0.314453
+  static constexpr double kT2 = 0x1.41ffed7bc0cfep-3;  // 2^-2.66: 0.157227
+  static constexpr double kT3 = 0x1.42001ca87635p-4;  // 2^-3.66: 0.078614
+  static constexpr double kT4 = 0x1.420082296614p-5;  // 2^-4.66: 0.039307
+  static constexpr double kT5 = 0x1.4201708d3182p-6;  // 2^-5.66: 0.019654
+  static constexpr double kT6 = 0x1.4202e11a61c2p-7;  // 2^-6.66: 0.009828
+  static constexpr double kT7 = 0x1.42068d21e0b2p-8;  // 2^-7.66: 0.004914
+  static constexpr double kT8 = 0x1.420d1ef2f4021p-9;  // 2^-8.66: 0.002458
   // of a dithered code: the same, and sup |its mean over all dithers - f'(x)|
-  static constexpr double kDithered2 = 0x1.ad55a829acf85p-3;  // 2^-2.25: 0.209636
-  static constexpr double kDithered3 = 0x1.7000929c967fdp-4;  // 2^-3.48: 0.089844
+  static constexpr double kDithered2 = 0x1.ad55a829acf85p-3;  // 2^-2.25: 0.209637
+  static constexpr double kDithered3 = 0x1.7000929c967fdp-4;  // 2^-3.47: 0.089845
   static constexpr double kBias = 0x1.5afe014087113p-20;  // 2^-19.56: of 2 bits and of 3
 };
 

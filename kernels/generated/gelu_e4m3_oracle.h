@@ -31,7 +31,7 @@ struct GeluE4m3Oracle {
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
   static constexpr double kT = 0x1.47a98244c6a4dp-5;  // 2^-4.64: sup |g(y, m) - f'(x)|; found 2^-4.64 at y = -0x1.4p-3, m = 1
   static constexpr double kO = 0x1.4776a78bc81ebp-5;  // 2^-4.64: half the longest range of f' over one (y, m); found 2^-4.64 at y = -0x1.4p-3, m = 1
-  static constexpr double kR = 0x1.029d9eaf3df68p-11;  // 2^-10.99: sup |g(y, m) - middle of that range|; found 2^-10.99 at y = 0x1p+2, m = 1
+  static constexpr double kR = 0x1.029d9eaf3df68p-11;  // 2^-10.98: sup |g(y, m) - middle of that range|; found 2^-10.99 at y = 0x1p+2, m = 1
   static OUTGRAD_HD constexpr Entries<kEntries> entries() {
     return {{
       0x3802, 0x3806, 0x380d, 0x3813, 0x3819, 0x381f, 0x3826, 0x382c, 0x3832, 0x3838, 0x383e, 0x3844, 0x384a, 0x3850, 0x3856, 0x385c,

@@ -29,9 +29,9 @@ struct GeluE5m2Oracle {
   static constexpr int kLeftLast = 49;
   static constexpr int kLeftBase = 97;
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.8000000602p-4;  // 2^-3.42: sup |g(y, m) - f'(x)|; found 2^-3.42 at y = -0x1.4p-3, m = 1
-  static constexpr double kO = 0x1.7ffa9728c3b8ep-4;  // 2^-3.42: half the longest range of f' over one (y, m); found 2^-3.42 at y = -0x1.4p-3, m = 1
-  static constexpr double kR = 0x1.55082b1f2420bp-11;  // 2^-10.59: sup |g(y, m) - middle of that range|; found 2^-10.59 at y = 0x1p+2, m = 1
+  static constexpr double kT = 0x1.8000000602p-4;  // 2^-3.41: sup |g(y, m) - f'(x)|; found 2^-3.42 at y = -0x1.4p-3, m = 1
+  static constexpr double kO = 0x1.7ffa9728c3b8ep-4;  // 2^-3.41: half the longest range of f' over one (y, m); found 2^-3.42 at y = -0x1.4p-3, m = 1
+  static constexpr double kR = 0x1.55082b1f2420bp-11;  // 2^-10.58: sup |g(y, m) - middle of that range|; found 2^-10.59 at y = 0x1p+2, m = 1
   static OUTGRAD_HD constexpr Entries<kEntries> entries() {
     return {{
       0x3801, 0x3801, 0x3801, 0x3802, 0x3802, 0x3802, 0x3803, 0x3803, 0x3804, 0x3805, 0x3806, 0x3807, 0x3808, 0x380a, 0x380b, 0x380d,

@@ -45,7 +45,7 @@ struct GeluF16 {
   static constexpr double kB = 0x1.b3d366ac4ba84p-24;  // 2^-23.23: sup |fp32 sequence - exact sequence|; found 2^-23.43 at y = 0x1.b48p-1, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
   static constexpr double kT = 0x1.4a86fc054a1bfp-8;  // 2^-7.63: sup |g(y, m) - f'(x)|; found 2^-7.63 at y = -0x1.5cp-3, m = 1
-  static constexpr double kO = 0x1.4414355dbdefcp-8;  // 2^-7.66: half the longest range of f' over one (y, m); found 2^-7.66 at y = -0x1.5cp-3, m = 1
+  static constexpr double kO = 0x1.4414355dbdefcp-8;  // 2^-7.65: half the longest range of f' over one (y, m); found 2^-7.66 at y = -0x1.5cp-3, m = 1
   static constexpr double kR = 0x1.ff513807ca1aep-12;  // 2^-11.00: sup |g(y, m) - middle of that range|; found 2^-11.00 at y = -0x1.5bcp-3, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {

@@ -32,12 +32,12 @@ struct GeluF16Fast {
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
   static constexpr double kA = 0x1.c64c58f3a3808p-7;  // 2^-6.17: sup |p - g|; found 2^-7.95 at x = -0x1.24b39421550adp+1
-  static constexpr double kK = 0x1.d739b3d71ca84p-10;  // 2^-9.12: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-9.12 at y = -0x1.5cp-3, m = 1
-  static constexpr double kB = 0x1.7c8ccea01c901p-18;  // 2^-17.43: sup |fp32 sequence - exact sequence|; found 2^-19.48 at y = 0x1.828p+1, m = 1
+  static constexpr double kK = 0x1.d739b3d71ca84p-10;  // 2^-9.11: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-9.12 at y = -0x1.5cp-3, m = 1
+  static constexpr double kB = 0x1.7c8ccea01c901p-18;  // 2^-17.42: sup |fp32 sequence - exact sequence|; found 2^-19.48 at y = 0x1.828p+1, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.4456eeb64c99ap-8;  // 2^-7.66: sup |g(y, m) - f'(x)|; found 2^-7.66 at y = -0x1.5cp-3, m = 1
-  static constexpr double kO = 0x1.4414355dbdefcp-8;  // 2^-7.66: half the longest range of f' over one (y, m); found 2^-7.66 at y = -0x1.5cp-3, m = 1
-  static constexpr double kR = 0x1.3e34000518dp-8;  // 2^-7.69: sup |g(y, m) - middle of that range|; found 2^-7.69 at y = 0x1.148p+3, m = 1
+  static constexpr double kT = 0x1.4456eeb64c99ap-8;  // 2^-7.65: sup |g(y, m) - f'(x)|; found 2^-7.66 at y = -0x1.5cp-3, m = 1
+  static constexpr double kO = 0x1.4414355dbdefcp-8;  // 2^-7.65: half the longest range of f' over one (y, m); found 2^-7.66 at y = -0x1.5cp-3, m = 1
+  static constexpr double kR = 0x1.3e34000518dp-8;  // 2^-7.68: sup |g(y, m) - middle of that range|; found 2^-7.69 at y = 0x1.148p+3, m = 1
   // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{

@@ -29,9 +29,9 @@ struct GeluF16Oracle {
   static constexpr int kLeftLast = 12656;
   static constexpr int kLeftBase = 24334;
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.44286ab64bdf9p-8;  // 2^-7.66: sup |g(y, m) - f'(x)|; found 2^-7.66 at y = -0x1.5cp-3, m = 1
-  static constexpr double kO = 0x1.4414355dbdefcp-8;  // 2^-7.66: half the longest range of f' over one (y, m); found 2^-7.66 at y = -0x1.5cp-3, m = 1
-  static constexpr double kR = 0x1.fd4dad6c5bb6bp-11;  // 2^-10.01: sup |g(y, m) - middle of that range|; found 2^-10.01 at y = 0x1.e8cp+1, m = 1
+  static constexpr double kT = 0x1.44286ab64bdf9p-8;  // 2^-7.65: sup |g(y, m) - f'(x)|; found 2^-7.66 at y = -0x1.5cp-3, m = 1
+  static constexpr double kO = 0x1.4414355dbdefcp-8;  // 2^-7.65: half the longest range of f' over one (y, m); found 2^-7.66 at y = -0x1.5cp-3, m = 1
+  static constexpr double kR = 0x1.fd4dad6c5bb6bp-11;  // 2^-10.00: sup |g(y, m) - middle of that range|; found 2^-10.01 at y = 0x1.e8cp+1, m = 1
   static OUTGRAD_HD constexpr Entries<kEntries> entries() {
     return {{
       0x3800, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801, 0x3801,

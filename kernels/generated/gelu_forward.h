@@ -26,7 +26,7 @@ struct GeluForward {
   static constexpr int kTailRows = 256;
   static constexpr float kTailIndexScale = 0x1p+4f;  // 16
   static constexpr float kTailIndexBias = 0x1.0003ccp+23f;  // 8389094
-  static constexpr double kA = 0x1.3a0fd273e3a71p-25;  // 2^-24.71: sup |p/f - 1|, proven; found 2^-24.71 at x = 0x1.54p+2
+  static constexpr double kA = 0x1.3a0fd273e3a71p-25;  // 2^-24.70: sup |p/f - 1|, proven; found 2^-24.71 at x = 0x1.54p+2
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
       {-0x1.30818cp+1f, -0x1.525ad4p-6f, -0x1.83d422p-5f, -0x1.60fbeap-5f, -0x1.fbb9bp-7f, 0x1.ced8aep-9f, 0x1.79145p-8f},  // row 0: A <= 2^-31.72; found 2^-31.73 at x = -0x1.300c9d960ad8ep+1

@@ -27,7 +27,7 @@ struct GeluForwardBf16 {
   static constexpr float kIndexBias = 0x1.00006cp+23f;  // 8388662
   static constexpr int kQuarticShift = 18;
   static constexpr double kA = 0x1.072c87e5db7bbp-6;  // 2^-5.96: sup |x p/f - 1| for x >= kXMin, proven; found 2^-5.97 at x = -0x1.a37a2f1811dfp+3
-  static constexpr double kCoreA = 0x1.f6e6b1fdbe0e4p-20;  // 2^-19.03: the same over the rows from kCoreFirst on; found 2^-19.03 at x = 0x1.28p+2
+  static constexpr double kCoreA = 0x1.f6e6b1fdbe0e4p-20;  // 2^-19.02: the same over the rows from kCoreFirst on; found 2^-19.03 at x = 0x1.28p+2
   // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4
   static OUTGRAD_HD constexpr Table<kRows, kWords> table() {
     return {{

@@ -19,45 +19,45 @@ struct GeluFp8 {
   static constexpr float kLeastAt = -0x1.c7965p-4f;  // -0.111227334
   static constexpr float kGreatestAt = 0x1.4d9082p+0f;  // 1.30298626
   // proven over every finite x; g is that of kFit at the library's f32 y and mask bit of x
-  static constexpr double kG = 0x1.495e1cac4704cp-15;  // 2^-14.64: sup |g - f'(x)|
+  static constexpr double kG = 0x1.495e1cac4704cp-15;  // 2^-14.63: sup |g - f'(x)|
   // proven over every finite x at any scale: what is kept stands for f'(x) within half of the table's longest part and kRoom (kernels/fp8.h)
   static constexpr double kRoom = 0x1.4a5e1cac484f2p-14;  // 2^-13.63: the errors of g, and rounding
   // of y in any format with a -0, at any scale, with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x
-  static constexpr double kSignT0 = 0x1.421a594205f03p-2;  // 2^-1.67: 0.314554
-  static constexpr double kSignT1 = 0x1.4234f9244362dp-3;  // 2^-2.67: 0.157328
-  static constexpr double kSignT2 = 0x1.426a38e8be482p-4;  // 2^-3.67: 0.078715
+  static constexpr double kSignT0 = 0x1.421a594205f03p-2;  // 2^-1.66: 0.314554
+  static constexpr double kSignT1 = 0x1.4234f9244362dp-3;  // 2^-2.66: 0.157328
+  static constexpr double kSignT2 = 0x1.426a38e8be482p-4;  // 2^-3.66: 0.078715
   // of y in e4m3 with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most
   static constexpr float kE4m3Least = 0x1.cp-4f;  // 0.109375
   static constexpr float kE4m3Most = 0x1.cp+8f;  // 448
-  static constexpr double kE4m3T0 = 0x1.16668594d5871p-2;  // 2^-1.88: 0.271875
+  static constexpr double kE4m3T0 = 0x1.16668594d5871p-2;  // 2^-1.87: 0.271876
   static constexpr double kE4m3T1 = 0x1.f5484bc689c7ep-5;  // 2^-4.03: 0.061192
-  static constexpr double kE4m3T2 = 0x1.f61d4ad8755d2p-6;  // 2^-5.03: 0.030647
+  static constexpr double kE4m3T2 = 0x1.f61d4ad8755d2p-6;  // 2^-5.02: 0.030647
   // of y in e5m2 with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most
   static constexpr float kE5m2Least = 0x1.cp-11f;  // 0.000854492188
   static constexpr float kE5m2Most = 0x1.cp+15f;  // 57344
-  static constexpr double kE5m2T0 = 0x1.16668594d5871p-2;  // 2^-1.88: 0.271875
-  static constexpr double kE5m2T1 = 0x1.43fa2b667f5dcp-4;  // 2^-3.66: 0.079096
-  static constexpr double kE5m2T2 = 0x1.44643eee5310dp-5;  // 2^-4.66: 0.039599
+  static constexpr double kE5m2T0 = 0x1.16668594d5871p-2;  // 2^-1.87: 0.271876
+  static constexpr double kE5m2T1 = 0x1.43fa2b667f5dcp-4;  // 2^-3.66: 0.079097
+  static constexpr double kE5m2T2 = 0x1.44643eee5310dp-5;  // 2^-4.65: 0.039599
   // of y in int8 with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most
   static constexpr float kInt8Least = 0x1.fcp+3f;  // 15.875
   static constexpr float kInt8Most = 0x1.fcp+6f;  // 127
   static constexpr double kInt8T0 = 0x1.3a325a265851ap-2;  // 2^-1.70: 0.306833
-  static constexpr double kInt8T1 = 0x1.9dd80b5279991p-4;  // 2^-3.31: 0.101036
-  static constexpr double kInt8T2 = 0x1.85487aaa9efdap-5;  // 2^-4.40: 0.047520
+  static constexpr double kInt8T1 = 0x1.9dd80b5279991p-4;  // 2^-3.30: 0.101037
+  static constexpr double kInt8T2 = 0x1.85487aaa9efdap-5;  // 2^-4.39: 0.047520
   // of y in mxfp4 with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most
   // of blocks, as those with amax below 1 have
   static constexpr float kMxfp4Least = 0x1p+3f;  // 8
   static constexpr float kMxfp4Most = 0x1.fffffep+127f;  // 3.40282347e+38
-  static constexpr double kMxfp4T0 = 0x1.2564c01a743cep-2;  // 2^-1.80: 0.286517
-  static constexpr double kMxfp4T1 = 0x1.94c4389ed9d75p-4;  // 2^-3.34: 0.098820
+  static constexpr double kMxfp4T0 = 0x1.2564c01a743cep-2;  // 2^-1.80: 0.286518
+  static constexpr double kMxfp4T1 = 0x1.94c4389ed9d75p-4;  // 2^-3.33: 0.098820
   static constexpr double kMxfp4T2 = 0x1.0e662520839dcp-5;  // 2^-4.92: 0.033008
   // of y in nvfp4 with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most
   // of blocks, as those with amax below 1 and a normal scale have
   static constexpr float kNvfp4Least = 0x1.68p+2f;  // 5.625
   static constexpr float kNvfp4Most = 0x1.fffffep+127f;  // 3.40282347e+38
-  static constexpr double kNvfp4T0 = 0x1.2b0d6d7e5c9bep-2;  // 2^-1.78: 0.292043
-  static constexpr double kNvfp4T1 = 0x1.c4314541c02efp-4;  // 2^-3.18: 0.110399
-  static constexpr double kNvfp4T2 = 0x1.b96d8a7efc9fap-5;  // 2^-4.21: 0.053885
+  static constexpr double kNvfp4T0 = 0x1.2b0d6d7e5c9bep-2;  // 2^-1.77: 0.292044
+  static constexpr double kNvfp4T1 = 0x1.c4314541c02efp-4;  // 2^-3.17: 0.110399
+  static constexpr double kNvfp4T2 = 0x1.b96d8a7efc9fap-5;  // 2^-4.21: 0.053886
 };
 
 }  // namespace outgrad::kernels::generated

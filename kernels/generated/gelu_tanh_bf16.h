@@ -40,12 +40,12 @@ struct GeluTanhBf16 {
   static constexpr int kLeftBase = 244;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.7eeec773811e2p-11;  // 2^-10.42: sup |p - g|; found 2^-10.42 at x = 0x1.d3f27f3d722f4p+1
+  static constexpr double kA = 0x1.7eeec773811e2p-11;  // 2^-10.41: sup |p - g|; found 2^-10.42 at x = 0x1.d3f27f3d722f4p+1
   static constexpr double kK = 0x1.861b5bcc0957ep-10;  // 2^-9.39: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-9.39 at y = -0x1.5cp-3, m = 1
-  static constexpr double kB = 0x1.cb617051e5b42p-24;  // 2^-23.16: sup |fp32 sequence - exact sequence|; found 2^-23.42 at y = 0x1.cep-1, m = 1
+  static constexpr double kB = 0x1.cb617051e5b42p-24;  // 2^-23.15: sup |fp32 sequence - exact sequence|; found 2^-23.42 at y = 0x1.cep-1, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
   static constexpr double kT = 0x1.85d1ca9dc4d67p-7;  // 2^-6.39: sup |g(y, m) - f'(x)|; found 2^-6.39 at y = -0x1.5cp-3, m = 1
-  static constexpr double kO = 0x1.82251d51e75c1p-7;  // 2^-6.41: half the longest range of f' over one (y, m); found 2^-6.41 at y = -0x1.5cp-3, m = 1
+  static constexpr double kO = 0x1.82251d51e75c1p-7;  // 2^-6.40: half the longest range of f' over one (y, m); found 2^-6.41 at y = -0x1.5cp-3, m = 1
   static constexpr double kR = 0x1.7d823809dd08ep-11;  // 2^-10.42: sup |g(y, m) - middle of that range|; found 2^-10.42 at y = 0x1.d4p+1, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {

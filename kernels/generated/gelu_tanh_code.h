@@ -17,20 +17,20 @@ struct GeluTanhCode {
   static constexpr float kLo = -0x1.082d9p-3f;  // -0.128993154
   static constexpr float kHi = 0x1.2105b2p+0f;  // 1.12899315
   // proven bounds over every finite f32 x; g is that of kernels/code.h
-  static constexpr double kG = 0x1.0008000001p-24;  // 2^-24.00: sup |g - f'(x)|
+  static constexpr double kG = 0x1.0008000001p-24;  // 2^-23.99: sup |g - f'(x)|
   // of an exact code of so many bits: sup |what the code of x stands for - f'(x)|
-  static constexpr double kT1 = 0x1.420b6d084ed15p-2;  // 2^-1.67: 0.314497
-  static constexpr double kT2 = 0x1.420b7a7404b15p-3;  // 2^-2.67: 0.157248
-  static constexpr double kT3 = 0x1.420b8d4b70719p-4;  // 2^-3.67: 0.078624
-  static constexpr double kT4 = 0x1.420bbd8a93861p-5;  // 2^-4.67: 0.039312
-  static constexpr double kT5 = 0x1.420c25f48ea21p-6;  // 2^-5.67: 0.019656
-  static constexpr double kT6 = 0x1.420cf62a4a521p-7;  // 2^-6.67: 0.009828
-  static constexpr double kT7 = 0x1.420eb1c340521p-8;  // 2^-7.67: 0.004914
-  static constexpr double kT8 = 0x1.421211320d821p-9;  // 2^-8.67: 0.002457
+  static constexpr double kT1 = 0x1.420b6d084ed15p-2;  // 2^-1.66: 0.314497
+  static constexpr double kT2 = 0x1.420b7a7404b15p-3;  // 2^-2.66: 0.157249
+  static constexpr double kT3 = 0x1.420b8d4b70719p-4;  // 2^-3.66: 0.078625
+  static constexpr double kT4 = 0x1.420bbd8a93861p-5;  // 2^-4.66: 0.039313
+  static constexpr double kT5 = 0x1.420c25f48ea21p-6;  // 2^-5.66: 0.019657
+  static constexpr double kT6 = 0x1.420cf62a4a521p-7;  // 2^-6.66: 0.009829
+  static constexpr double kT7 = 0x1.420eb1c340521p-8;  // 2^-7.66: 0.004915
+  static constexpr double kT8 = 0x1.421211320d821p-9;  // 2^-8.66: 0.002458
   // of a dithered code: the same, and sup |its mean over all dithers - f'(x)|
-  static constexpr double kDithered2 = 0x1.ad6518aeb858p-3;  // 2^-2.25: 0.209665
-  static constexpr double kDithered3 = 0x1.700db0960bb93p-4;  // 2^-3.48: 0.089857
-  static constexpr double kBias = 0x1.26b2c2aaabe15p-20;  // 2^-19.80: of 2 bits and of 3
+  static constexpr double kDithered2 = 0x1.ad6518aeb858p-3;  // 2^-2.25: 0.209666
+  static constexpr double kDithered3 = 0x1.700db0960bb93p-4;  // 2^-3.47: 0.089857
+  static constexpr double kBias = 0x1.26b2c2aaabe15p-20;  // 2^-19.79: of 2 bits and of 3
 };
 
 }  // namespace outgrad::kernels::generated

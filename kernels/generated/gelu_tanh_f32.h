@@ -42,9 +42,9 @@ struct GeluTanhF32 {
   // from s = kRightS on a row's polynomial is one in y
   static constexpr float kRightS = 0x1.2c465ap-1f;  // 0.58647424
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.b29fd722747fp-26;  // 2^-25.24: sup |p - g|; found 2^-25.24 at x = -0x1.f5e0c14c7bf15p-3
-  static constexpr double kK = 0x1.ef8041d340e65p-17;  // 2^-16.05: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-16.05 at y = -0x1.5c3e54p-3, m = 1
-  static constexpr double kB = 0x1.c810bb5e1b0a6p-24;  // 2^-23.17: sup |fp32 sequence - exact sequence|; found 2^-23.44 at y = 0x1.92b5p-4, m = 1
+  static constexpr double kA = 0x1.b29fd722747fp-26;  // 2^-25.23: sup |p - g|; found 2^-25.24 at x = -0x1.f5e0c14c7bf15p-3
+  static constexpr double kK = 0x1.ef8041d340e65p-17;  // 2^-16.04: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-16.05 at y = -0x1.5c3e54p-3, m = 1
+  static constexpr double kB = 0x1.c810bb5e1b0a6p-24;  // 2^-23.16: sup |fp32 sequence - exact sequence|; found 2^-23.44 at y = 0x1.92b5p-4, m = 1
   static constexpr double kAB = 0x1.d287d1e307f49p-24;  // 2^-23.13: sup over the rows of A + B; found 2^-23.43 at y = 0x1.92b5p-4, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {

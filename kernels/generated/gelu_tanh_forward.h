@@ -28,7 +28,7 @@ struct GeluTanhForward {
   static constexpr int kTailRows = 256;
   static constexpr float kTailIndexScale = 0x1p+4f;  // 16
   static constexpr float kTailIndexBias = 0x1.000358p+23f;  // 8389036
-  static constexpr double kA = 0x1.5c2b174e19b6p-25;  // 2^-24.56: sup |p/f - 1|, proven; found 2^-24.57 at x = 0x1.412130b0e097fp+2
+  static constexpr double kA = 0x1.5c2b174e19b6p-25;  // 2^-24.55: sup |p/f - 1|, proven; found 2^-24.57 at x = 0x1.412130b0e097fp+2
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
       {-0x1.3edc18p+1f, -0x1.f97584p-7f, -0x1.3c7eccp-5f, -0x1.3be05p-5f, -0x1.0b3046p-6f, 0x1.528a4ep-10f, 0x1.24dca8p-8f, 0x1.c36694p-10f},  // row 0: A <= 2^-31.67; found 2^-31.69 at x = -0x1.3eeaab03c4a0dp+1

@@ -26,7 +26,7 @@ struct GeluTanhForwardBf16 {
   static constexpr float kIndexScale = 0x1p+3f;  // 8
   static constexpr float kIndexBias = 0x1.0000a6p+23f;  // 8388691
   static constexpr int kQuarticShift = 18;
-  static constexpr double kA = 0x1.df54e4005547dp-9;  // 2^-8.10: sup |x p/f - 1| for x >= kXMin, proven; found 2^-8.10 at x = -0x1.4905dadf0186dp+3
+  static constexpr double kA = 0x1.df54e4005547dp-9;  // 2^-8.09: sup |x p/f - 1| for x >= kXMin, proven; found 2^-8.10 at x = -0x1.4905dadf0186dp+3
   static constexpr double kCoreA = 0x1.859ebee07ec64p-22;  // 2^-21.39: the same over the rows from kCoreFirst on; found 2^-21.39 at x = 0x1.2cp+2
   // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4
   static OUTGRAD_HD constexpr Table<kRows, kWords> table() {

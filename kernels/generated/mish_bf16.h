@@ -41,10 +41,10 @@ struct MishBf16 {
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
   static constexpr double kA = 0x1.b37010a0d2e97p-11;  // 2^-10.23: sup |p - g|; found 2^-10.24 at x = 0x1.f0e46e49e24bap+1
-  static constexpr double kK = 0x1.af2ee5d94ee9fp-10;  // 2^-9.25: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-9.25 at y = -0x1.3cp-2, m = 1
+  static constexpr double kK = 0x1.af2ee5d94ee9fp-10;  // 2^-9.24: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-9.25 at y = -0x1.3cp-2, m = 1
   static constexpr double kB = 0x1.d8cbcaf26c3eap-24;  // 2^-23.11: sup |fp32 sequence - exact sequence|; found 2^-23.56 at y = 0x1.98p-1, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.bac63206fb18cp-7;  // 2^-6.21: sup |g(y, m) - f'(x)|; found 2^-6.21 at y = -0x1.3cp-2, m = 1
+  static constexpr double kT = 0x1.bac63206fb18cp-7;  // 2^-6.20: sup |g(y, m) - f'(x)|; found 2^-6.21 at y = -0x1.3cp-2, m = 1
   static constexpr double kO = 0x1.b752b5fc96139p-7;  // 2^-6.22: half the longest range of f' over one (y, m); found 2^-6.22 at y = -0x1.3cp-2, m = 1
   static constexpr double kR = 0x1.b1638968d58e2p-11;  // 2^-10.24: sup |g(y, m) - middle of that range|; found 2^-10.24 at y = 0x1.fp+1, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)

@@ -17,20 +17,20 @@ struct MishCode {
   static constexpr float kLo = -0x1.cce84p-4f;  // -0.112526178
   static constexpr float kHi = 0x1.16a7d2p+0f;  // 1.08849823
   // proven bounds over every finite f32 x; g is that of kernels/code.h
-  static constexpr double kG = 0x1.0008000001p-24;  // 2^-24.00: sup |g - f'(x)|
+  static constexpr double kG = 0x1.0008000001p-24;  // 2^-23.99: sup |g - f'(x)|
   // of an exact code of so many bits: sup |what the code of x stands for - f'(x)|
-  static constexpr double kT1 = 0x1.33765f4e5a2e8p-2;  // 2^-1.74: 0.300256
-  static constexpr double kT2 = 0x1.33766a9cb3299p-3;  // 2^-2.74: 0.150128
-  static constexpr double kT3 = 0x1.337681e780577p-4;  // 2^-3.74: 0.075064
-  static constexpr double kT4 = 0x1.3376b07d1ab37p-5;  // 2^-4.74: 0.037532
-  static constexpr double kT5 = 0x1.33770da84f697p-6;  // 2^-5.74: 0.018766
-  static constexpr double kT6 = 0x1.3377e632511b7p-7;  // 2^-6.74: 0.009383
-  static constexpr double kT7 = 0x1.33794d507af38p-8;  // 2^-7.74: 0.004692
-  static constexpr double kT8 = 0x1.337cf22577538p-9;  // 2^-8.74: 0.002346
+  static constexpr double kT1 = 0x1.33765f4e5a2e8p-2;  // 2^-1.73: 0.300257
+  static constexpr double kT2 = 0x1.33766a9cb3299p-3;  // 2^-2.73: 0.150129
+  static constexpr double kT3 = 0x1.337681e780577p-4;  // 2^-3.73: 0.075065
+  static constexpr double kT4 = 0x1.3376b07d1ab37p-5;  // 2^-4.73: 0.037533
+  static constexpr double kT5 = 0x1.33770da84f697p-6;  // 2^-5.73: 0.018767
+  static constexpr double kT6 = 0x1.3377e632511b7p-7;  // 2^-6.73: 0.009384
+  static constexpr double kT7 = 0x1.33794d507af38p-8;  // 2^-7.73: 0.004692
+  static constexpr double kT8 = 0x1.337cf22577538p-9;  // 2^-8.73: 0.002346
   // of a dithered code: the same, and sup |its mean over all dithers - f'(x)|
   static constexpr double kDithered2 = 0x1.99f3abd25e449p-3;  // 2^-2.32: 0.200172
-  static constexpr double kDithered3 = 0x1.5f635346e3164p-4;  // 2^-3.54: 0.085788
-  static constexpr double kBias = 0x1.1cfa0eaaabd7ap-20;  // 2^-19.85: of 2 bits and of 3
+  static constexpr double kDithered3 = 0x1.5f635346e3164p-4;  // 2^-3.54: 0.085789
+  static constexpr double kBias = 0x1.1cfa0eaaabd7ap-20;  // 2^-19.84: of 2 bits and of 3
 };
 
 }  // namespace outgrad::kernels::generated

@@ -41,11 +41,11 @@ struct MishF16 {
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
   static constexpr double kA = 0x1.068918dbee0aap-14;  // 2^-13.96: sup |p - g|; found 2^-13.97 at x = -0x1.428efd1715d6dp+0
-  static constexpr double kK = 0x1.37a07cc92271bp-9;  // 2^-8.72: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-8.72 at y = -0x1.3c4p-2, m = 1
-  static constexpr double kB = 0x1.2291e7479662dp-23;  // 2^-22.82: sup |fp32 sequence - exact sequence|; found 2^-23.44 at y = 0x1.77p-1, m = 1
+  static constexpr double kK = 0x1.37a07cc92271bp-9;  // 2^-8.71: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-8.72 at y = -0x1.3c4p-2, m = 1
+  static constexpr double kB = 0x1.2291e7479662dp-23;  // 2^-22.81: sup |fp32 sequence - exact sequence|; found 2^-23.44 at y = 0x1.77p-1, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
   static constexpr double kT = 0x1.159a7f1a19f86p-8;  // 2^-7.88: sup |g(y, m) - f'(x)|; found 2^-7.88 at y = -0x1.3c4p-2, m = 1
-  static constexpr double kO = 0x1.12b2f98f3c931p-8;  // 2^-7.90: half the longest range of f' over one (y, m); found 2^-7.90 at y = -0x1.3c4p-2, m = 1
+  static constexpr double kO = 0x1.12b2f98f3c931p-8;  // 2^-7.89: half the longest range of f' over one (y, m); found 2^-7.90 at y = -0x1.3c4p-2, m = 1
   static constexpr double kR = 0x1.136d40466b19p-12;  // 2^-11.89: sup |g(y, m) - middle of that range|; found 2^-11.89 at y = -0x1.3cp-2, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {

@@ -41,12 +41,12 @@ struct MishF16Parity {
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
   static constexpr double kA = 0x1.b37247fb6e6e9p-11;  // 2^-10.23: sup |p - g|; found 2^-10.24 at x = 0x1.f0e3a513c6cacp+1
-  static constexpr double kK = 0x1.af30b2ecbfba4p-9;  // 2^-8.25: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-8.25 at y = -0x1.3c8p-2, m = 1
+  static constexpr double kK = 0x1.af30b2ecbfba4p-9;  // 2^-8.24: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-8.25 at y = -0x1.3c8p-2, m = 1
   static constexpr double kB = 0x1.d6e58df48156p-24;  // 2^-23.12: sup |fp32 sequence - exact sequence|; found 2^-23.30 at y = 0x1.758p-1, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.efe25a64bb37dp-8;  // 2^-7.05: sup |g(y, m) - f'(x)|; found 2^-7.05 at y = -0x1.3cp-2, m = 1
-  static constexpr double kO = 0x1.ebedeee73e3bbp-8;  // 2^-7.06: half the longest range of f' over one (y, m); found 2^-7.06 at y = -0x1.3cp-2, m = 1
-  static constexpr double kR = 0x1.a95a04bfb7967p-10;  // 2^-9.27: sup |g(y, m) - middle of that range|; found 2^-9.27 at y = -0x1.3c8p-2, m = 1
+  static constexpr double kT = 0x1.efe25a64bb37dp-8;  // 2^-7.04: sup |g(y, m) - f'(x)|; found 2^-7.05 at y = -0x1.3cp-2, m = 1
+  static constexpr double kO = 0x1.ebedeee73e3bbp-8;  // 2^-7.05: half the longest range of f' over one (y, m); found 2^-7.06 at y = -0x1.3cp-2, m = 1
+  static constexpr double kR = 0x1.a95a04bfb7967p-10;  // 2^-9.26: sup |g(y, m) - middle of that range|; found 2^-9.27 at y = -0x1.3c8p-2, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{

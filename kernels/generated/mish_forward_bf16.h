@@ -27,7 +27,7 @@ struct MishForwardBf16 {
   static constexpr float kIndexBias = 0x1.0000c4p+23f;  // 8388706
   static constexpr int kQuarticShift = 18;
   static constexpr double kA = 0x1.7e557b5004c2bp-8;  // 2^-7.42: sup |x p/f - 1| for x >= kXMin, proven; found 2^-7.42 at x = -0x1.82p+6
-  static constexpr double kCoreA = 0x1.fa7dcb5fa7431p-13;  // 2^-12.02: the same over the rows from kCoreFirst on; found 2^-12.02 at x = 0x1.2p+2
+  static constexpr double kCoreA = 0x1.fa7dcb5fa7431p-13;  // 2^-12.01: the same over the rows from kCoreFirst on; found 2^-12.02 at x = 0x1.2p+2
   // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4
   static OUTGRAD_HD constexpr Table<kRows, kWords> table() {
     return {{

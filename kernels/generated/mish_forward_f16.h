@@ -27,8 +27,8 @@ struct MishForwardF16 {
   static constexpr float kIndexScale = 0x1p+2f;  // 4
   static constexpr float kIndexBias = 0x1.0000a4p+23f;  // 8388690
   static constexpr int kQuarticShift = 18;
-  static constexpr double kA = 0x1.074eaa9c49855p-16;  // 2^-15.96: sup |x p/f - 1| for x >= kXMin, proven; found 2^-15.96 at x = 0x1.78p+2
-  static constexpr double kCoreA = 0x1.074eaa9c49855p-16;  // 2^-15.96: the same over the rows from kCoreFirst on; found 2^-15.96 at x = 0x1.78p+2
+  static constexpr double kA = 0x1.074eaa9c49855p-16;  // 2^-15.95: sup |x p/f - 1| for x >= kXMin, proven; found 2^-15.96 at x = 0x1.78p+2
+  static constexpr double kCoreA = 0x1.074eaa9c49855p-16;  // 2^-15.95: the same over the rows from kCoreFirst on; found 2^-15.96 at x = 0x1.78p+2
   // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4
   static OUTGRAD_HD constexpr Table<kRows, kWords> table() {
     return {{

@@ -23,41 +23,41 @@ struct MishFp8 {
   // proven over every finite x at any scale: what is kept stands for f'(x) within half of the table's longest part and kRoom (kernels/fp8.h)
   static constexpr double kRoom = 0x1.e0ff7ee2450e5p-14;  // 2^-13.09: the errors of g, and rounding
   // of y in any format with a -0, at any scale, with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x
-  static constexpr double kSignT0 = 0x1.6cf2847889d0ep-2;  // 2^-1.49: 0.356394
-  static constexpr double kSignT1 = 0x1.6d14cf9ea7701p-3;  // 2^-2.49: 0.178262
-  static constexpr double kSignT2 = 0x1.6d5965eae2aeap-4;  // 2^-3.49: 0.089197
+  static constexpr double kSignT0 = 0x1.6cf2847889d0ep-2;  // 2^-1.48: 0.356394
+  static constexpr double kSignT1 = 0x1.6d14cf9ea7701p-3;  // 2^-2.48: 0.178263
+  static constexpr double kSignT2 = 0x1.6d5965eae2aeap-4;  // 2^-3.48: 0.089197
   // of y in e4m3 with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most
   static constexpr float kE4m3Least = 0x1.cp-4f;  // 0.109375
   static constexpr float kE4m3Most = 0x1.cp+8f;  // 448
-  static constexpr double kE4m3T0 = 0x1.397f1bf287bb3p-2;  // 2^-1.71: 0.306149
-  static constexpr double kE4m3T1 = 0x1.0dd83f0f6f2fdp-4;  // 2^-3.92: 0.065880
-  static constexpr double kE4m3T2 = 0x1.0e616ba7e5acbp-5;  // 2^-4.92: 0.033005
+  static constexpr double kE4m3T0 = 0x1.397f1bf287bb3p-2;  // 2^-1.70: 0.306149
+  static constexpr double kE4m3T1 = 0x1.0dd83f0f6f2fdp-4;  // 2^-3.92: 0.065881
+  static constexpr double kE4m3T2 = 0x1.0e616ba7e5acbp-5;  // 2^-4.92: 0.033006
   // of y in e5m2 with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most
   static constexpr float kE5m2Least = 0x1.cp-11f;  // 0.000854492188
   static constexpr float kE5m2Most = 0x1.cp+15f;  // 57344
-  static constexpr double kE5m2T0 = 0x1.397f1bf287bb3p-2;  // 2^-1.71: 0.306149
+  static constexpr double kE5m2T0 = 0x1.397f1bf287bb3p-2;  // 2^-1.70: 0.306149
   static constexpr double kE5m2T1 = 0x1.5f39f8eed307bp-4;  // 2^-3.54: 0.085749
   static constexpr double kE5m2T2 = 0x1.561a3e3bd76c8p-5;  // 2^-4.58: 0.041761
   // of y in int8 with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most
   static constexpr float kInt8Least = 0x1.fcp+3f;  // 15.875
   static constexpr float kInt8Most = 0x1.fcp+6f;  // 127
-  static constexpr double kInt8T0 = 0x1.50e7925a1561cp-2;  // 2^-1.60: 0.329008
+  static constexpr double kInt8T0 = 0x1.50e7925a1561cp-2;  // 2^-1.60: 0.329009
   static constexpr double kInt8T1 = 0x1.5f390561bf00bp-4;  // 2^-3.54: 0.085748
   static constexpr double kInt8T2 = 0x1.56187e7deac0bp-5;  // 2^-4.58: 0.041760
   // of y in mxfp4 with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most
   // of blocks, as those with amax below 1 have
   static constexpr float kMxfp4Least = 0x1p+3f;  // 8
   static constexpr float kMxfp4Most = 0x1.fffffep+127f;  // 3.40282347e+38
-  static constexpr double kMxfp4T0 = 0x1.43eb0d811283cp-2;  // 2^-1.66: 0.316326
-  static constexpr double kMxfp4T1 = 0x1.a02e5d8097c7p-4;  // 2^-3.30: 0.101607
-  static constexpr double kMxfp4T2 = 0x1.a0b78a190e43ep-5;  // 2^-4.30: 0.050869
+  static constexpr double kMxfp4T0 = 0x1.43eb0d811283cp-2;  // 2^-1.66: 0.316327
+  static constexpr double kMxfp4T1 = 0x1.a02e5d8097c7p-4;  // 2^-3.29: 0.101607
+  static constexpr double kMxfp4T2 = 0x1.a0b78a190e43ep-5;  // 2^-4.29: 0.050869
   // of y in nvfp4 with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most
   // of blocks, as those with amax below 1 and a normal scale have
   static constexpr float kNvfp4Least = 0x1.68p+2f;  // 5.625
   static constexpr float kNvfp4Most = 0x1.fffffep+127f;  // 3.40282347e+38
-  static constexpr double kNvfp4T0 = 0x1.46e5b19463252p-2;  // 2^-1.65: 0.319236
-  static constexpr double kNvfp4T1 = 0x1.b8e4f8e0206cp-4;  // 2^-3.22: 0.107640
-  static constexpr double kNvfp4T2 = 0x1.a601b24ad5ef4p-5;  // 2^-4.28: 0.051514
+  static constexpr double kNvfp4T0 = 0x1.46e5b19463252p-2;  // 2^-1.64: 0.319236
+  static constexpr double kNvfp4T1 = 0x1.b8e4f8e0206cp-4;  // 2^-3.21: 0.107641
+  static constexpr double kNvfp4T2 = 0x1.a601b24ad5ef4p-5;  // 2^-4.27: 0.051515
 };
 
 }  // namespace outgrad::kernels::generated

@@ -40,13 +40,13 @@ struct QuickGeluBf16 {
   static constexpr int kLeftBase = 244;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.b29af02847172p-11;  // 2^-10.24: sup |p - g|; found 2^-10.24 at x = 0x1.e4b750c5e30fp+0
+  static constexpr double kA = 0x1.b29af02847172p-11;  // 2^-10.23: sup |p - g|; found 2^-10.24 at x = 0x1.e4b750c5e30fp+0
   static constexpr double kK = 0x1.0198069f94b65p-8;  // 2^-7.99: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-7.99 at y = -0x1.5p-3, m = 1
   static constexpr double kB = 0x1.a229a8f62f77p-24;  // 2^-23.29: sup |fp32 sequence - exact sequence|; found 2^-23.65 at y = 0x1.c4p-1, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
   static constexpr double kT = 0x1.8baecb92ae034p-7;  // 2^-6.37: sup |g(y, m) - f'(x)|; found 2^-6.37 at y = -0x1.4ep-3, m = 1
   static constexpr double kO = 0x1.83f58945aa042p-7;  // 2^-6.40: half the longest range of f' over one (y, m); found 2^-6.40 at y = -0x1.4ep-3, m = 1
-  static constexpr double kR = 0x1.8d86b6385d334p-10;  // 2^-9.37: sup |g(y, m) - middle of that range|; found 2^-9.37 at y = -0x1.5p-3, m = 1
+  static constexpr double kR = 0x1.8d86b6385d334p-10;  // 2^-9.36: sup |g(y, m) - middle of that range|; found 2^-9.37 at y = -0x1.5p-3, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{

@@ -40,11 +40,11 @@ struct QuickGeluBf16Parity {
   static constexpr int kLeftBase = 244;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.be9f681be91dp-9;  // 2^-8.20: sup |p - g|; found 2^-8.20 at x = -0x1.55397d996b757p-2
-  static constexpr double kK = 0x1.6d7b94848a456p-8;  // 2^-7.49: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-7.49 at y = -0x1.5p-3, m = 1
-  static constexpr double kB = 0x1.e20a8f0f7b875p-24;  // 2^-23.09: sup |fp32 sequence - exact sequence|; found 2^-23.57 at y = 0x1.c4p-4, m = 1
+  static constexpr double kA = 0x1.be9f681be91dp-9;  // 2^-8.19: sup |p - g|; found 2^-8.20 at x = -0x1.55397d996b757p-2
+  static constexpr double kK = 0x1.6d7b94848a456p-8;  // 2^-7.48: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-7.49 at y = -0x1.5p-3, m = 1
+  static constexpr double kB = 0x1.e20a8f0f7b875p-24;  // 2^-23.08: sup |fp32 sequence - exact sequence|; found 2^-23.57 at y = 0x1.c4p-4, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.fc865e135c4a8p-7;  // 2^-6.01: sup |g(y, m) - f'(x)|; found 2^-6.01 at y = -0x1.4ep-3, m = 0
+  static constexpr double kT = 0x1.fc865e135c4a8p-7;  // 2^-6.00: sup |g(y, m) - f'(x)|; found 2^-6.01 at y = -0x1.4ep-3, m = 0
   static constexpr double kO = 0x1.fb8ac00dab438p-7;  // 2^-6.01: half the longest range of f' over one (y, m); found 2^-6.01 at y = -0x1.4ep-3, m = 0
   static constexpr double kR = 0x1.fe8e02627d301p-9;  // 2^-8.00: sup |g(y, m) - middle of that range|; found 2^-8.00 at y = -0x1p-3, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)

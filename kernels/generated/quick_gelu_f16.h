@@ -40,13 +40,13 @@ struct QuickGeluF16 {
   static constexpr int kLeftBase = 243;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.a3ab2f0509f61p-14;  // 2^-13.29: sup |p - g|; found 2^-13.29 at x = -0x1.164d5cb12bfa9p+2
-  static constexpr double kK = 0x1.e2443a6c850dep-11;  // 2^-10.09: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-10.09 at y = -0x1.4fp-3, m = 1
+  static constexpr double kA = 0x1.a3ab2f0509f61p-14;  // 2^-13.28: sup |p - g|; found 2^-13.29 at x = -0x1.164d5cb12bfa9p+2
+  static constexpr double kK = 0x1.e2443a6c850dep-11;  // 2^-10.08: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-10.09 at y = -0x1.4fp-3, m = 1
   static constexpr double kB = 0x1.08573d78ab182p-23;  // 2^-22.95: sup |fp32 sequence - exact sequence|; found 2^-23.55 at y = 0x1.bccp-1, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.1cfb8c0493ee3p-8;  // 2^-7.85: sup |g(y, m) - f'(x)|; found 2^-7.85 at y = -0x1.4fp-3, m = 1
-  static constexpr double kO = 0x1.1ab51664ee035p-8;  // 2^-7.86: half the longest range of f' over one (y, m); found 2^-7.86 at y = -0x1.4fp-3, m = 1
-  static constexpr double kR = 0x1.d5478ea8beb64p-13;  // 2^-12.13: sup |g(y, m) - middle of that range|; found 2^-12.13 at y = -0x1.4e8p-3, m = 0
+  static constexpr double kT = 0x1.1cfb8c0493ee3p-8;  // 2^-7.84: sup |g(y, m) - f'(x)|; found 2^-7.85 at y = -0x1.4fp-3, m = 1
+  static constexpr double kO = 0x1.1ab51664ee035p-8;  // 2^-7.85: half the longest range of f' over one (y, m); found 2^-7.86 at y = -0x1.4fp-3, m = 1
+  static constexpr double kR = 0x1.d5478ea8beb64p-13;  // 2^-12.12: sup |g(y, m) - middle of that range|; found 2^-12.13 at y = -0x1.4e8p-3, m = 0
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{

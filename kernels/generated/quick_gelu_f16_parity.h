@@ -40,12 +40,12 @@ struct QuickGeluF16Parity {
   static constexpr int kLeftBase = 244;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.a8d185dcc302ap-12;  // 2^-11.27: sup |p - g|; found 2^-11.28 at x = -0x1.cc4ada491188fp+0
-  static constexpr double kK = 0x1.34f81de58b45dp-9;  // 2^-8.73: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-8.73 at y = -0x1.4f4p-3, m = 0
-  static constexpr double kB = 0x1.c8a4c003602a4p-24;  // 2^-23.17: sup |fp32 sequence - exact sequence|; found 2^-23.53 at y = 0x1.c28p-1, m = 1
+  static constexpr double kA = 0x1.a8d185dcc302ap-12;  // 2^-11.26: sup |p - g|; found 2^-11.28 at x = -0x1.cc4ada491188fp+0
+  static constexpr double kK = 0x1.34f81de58b45dp-9;  // 2^-8.72: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-8.73 at y = -0x1.4f4p-3, m = 0
+  static constexpr double kB = 0x1.c8a4c003602a4p-24;  // 2^-23.16: sup |fp32 sequence - exact sequence|; found 2^-23.53 at y = 0x1.c28p-1, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.6f74243e82097p-8;  // 2^-7.48: sup |g(y, m) - f'(x)|; found 2^-7.48 at y = -0x1.4fp-3, m = 1
-  static constexpr double kO = 0x1.6a85c7221c339p-8;  // 2^-7.50: half the longest range of f' over one (y, m); found 2^-7.50 at y = -0x1.4fp-3, m = 1
+  static constexpr double kT = 0x1.6f74243e82097p-8;  // 2^-7.47: sup |g(y, m) - f'(x)|; found 2^-7.48 at y = -0x1.4fp-3, m = 1
+  static constexpr double kO = 0x1.6a85c7221c339p-8;  // 2^-7.49: half the longest range of f' over one (y, m); found 2^-7.50 at y = -0x1.4fp-3, m = 1
   static constexpr double kR = 0x1.5d8da16fb8358p-11;  // 2^-10.55: sup |g(y, m) - middle of that range|; found 2^-10.55 at y = -0x1.4ecp-3, m = 0
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {

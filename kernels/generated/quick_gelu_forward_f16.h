@@ -26,8 +26,8 @@ struct QuickGeluForwardF16 {
   static constexpr float kIndexScale = 0x1p+2f;  // 4
   static constexpr float kIndexBias = 0x1.00005ep+23f;  // 8388655
   static constexpr int kQuarticShift = 18;
-  static constexpr double kA = 0x1.7d38938fed9fbp-15;  // 2^-14.43: sup |x p/f - 1| for x >= kXMin, proven; found 2^-14.43 at x = 0x1.78p+2
-  static constexpr double kCoreA = 0x1.7d38938fed9fbp-15;  // 2^-14.43: the same over the rows from kCoreFirst on; found 2^-14.43 at x = 0x1.78p+2
+  static constexpr double kA = 0x1.7d38938fed9fbp-15;  // 2^-14.42: sup |x p/f - 1| for x >= kXMin, proven; found 2^-14.43 at x = 0x1.78p+2
+  static constexpr double kCoreA = 0x1.7d38938fed9fbp-15;  // 2^-14.42: the same over the rows from kCoreFirst on; found 2^-14.43 at x = 0x1.78p+2
   // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4
   static OUTGRAD_HD constexpr Table<kRows, kWords> table() {
     return {{

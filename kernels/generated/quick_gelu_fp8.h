@@ -19,45 +19,45 @@ struct QuickGeluFp8 {
   static constexpr float kLeastAt = -0x1.e08afp-4f;  // -0.117320001
   static constexpr float kGreatestAt = 0x1.4adb42p+0f;  // 1.29240811
   // proven over every finite x; g is that of kFit at the library's f32 y and mask bit of x
-  static constexpr double kG = 0x1.2e576b25705b5p-15;  // 2^-14.76: sup |g - f'(x)|
+  static constexpr double kG = 0x1.2e576b25705b5p-15;  // 2^-14.75: sup |g - f'(x)|
   // proven over every finite x at any scale: what is kept stands for f'(x) within half of the table's longest part and kRoom (kernels/fp8.h)
-  static constexpr double kRoom = 0x1.c41fd0cc6c16ap-14;  // 2^-13.18: the errors of g, and rounding
+  static constexpr double kRoom = 0x1.c41fd0cc6c16ap-14;  // 2^-13.17: the errors of g, and rounding
   // of y in any format with a -0, at any scale, with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x
-  static constexpr double kSignT0 = 0x1.3344d54b85b28p-2;  // 2^-1.74: 0.300067
-  static constexpr double kSignT1 = 0x1.336b86e96c47p-3;  // 2^-2.74: 0.150107
+  static constexpr double kSignT0 = 0x1.3344d54b85b28p-2;  // 2^-1.73: 0.300068
+  static constexpr double kSignT1 = 0x1.336b86e96c47p-3;  // 2^-2.73: 0.150108
   static constexpr double kSignT2 = 0x1.33b8ea25396ffp-4;  // 2^-3.73: 0.075128
   // of y in e4m3 with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most
   static constexpr float kE4m3Least = 0x1.cp-4f;  // 0.109375
   static constexpr float kE4m3Most = 0x1.cp+8f;  // 448
-  static constexpr double kE4m3T0 = 0x1.0a4aeab8a0b2cp-2;  // 2^-1.94: 0.260051
+  static constexpr double kE4m3T0 = 0x1.0a4aeab8a0b2cp-2;  // 2^-1.94: 0.260052
   static constexpr double kE4m3T1 = 0x1.cc37acda16465p-5;  // 2^-4.15: 0.056179
-  static constexpr double kE4m3T2 = 0x1.cd6d39c94aea1p-6;  // 2^-5.15: 0.028163
+  static constexpr double kE4m3T2 = 0x1.cd6d39c94aea1p-6;  // 2^-5.15: 0.028164
   // of y in e5m2 with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most
   static constexpr float kE5m2Least = 0x1.cp-11f;  // 0.000854492188
   static constexpr float kE5m2Most = 0x1.cp+15f;  // 57344
-  static constexpr double kE5m2T0 = 0x1.0a4aeab8a0b2cp-2;  // 2^-1.94: 0.260051
-  static constexpr double kE5m2T1 = 0x1.2a73b19d0c0bap-4;  // 2^-3.78: 0.072864
-  static constexpr double kE5m2T2 = 0x1.24ed4345f0a19p-5;  // 2^-4.81: 0.035758
+  static constexpr double kE5m2T0 = 0x1.0a4aeab8a0b2cp-2;  // 2^-1.94: 0.260052
+  static constexpr double kE5m2T1 = 0x1.2a73b19d0c0bap-4;  // 2^-3.77: 0.072865
+  static constexpr double kE5m2T2 = 0x1.24ed4345f0a19p-5;  // 2^-4.80: 0.035758
   // of y in int8 with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most
   static constexpr float kInt8Least = 0x1.fcp+3f;  // 15.875
   static constexpr float kInt8Most = 0x1.fcp+6f;  // 127
-  static constexpr double kInt8T0 = 0x1.2f1639a942e2bp-2;  // 2^-1.76: 0.295983
-  static constexpr double kInt8T1 = 0x1.a6d592868cdb1p-4;  // 2^-3.28: 0.103231
-  static constexpr double kInt8T2 = 0x1.6052b062532dbp-5;  // 2^-4.54: 0.043008
+  static constexpr double kInt8T0 = 0x1.2f1639a942e2bp-2;  // 2^-1.75: 0.295984
+  static constexpr double kInt8T1 = 0x1.a6d592868cdb1p-4;  // 2^-3.27: 0.103232
+  static constexpr double kInt8T2 = 0x1.6052b062532dbp-5;  // 2^-4.53: 0.043009
   // of y in mxfp4 with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most
   // of blocks, as those with amax below 1 have
   static constexpr float kMxfp4Least = 0x1p+3f;  // 8
   static constexpr float kMxfp4Most = 0x1.fffffep+127f;  // 3.40282347e+38
-  static constexpr double kMxfp4T0 = 0x1.14df129dc2843p-2;  // 2^-1.89: 0.270382
-  static constexpr double kMxfp4T1 = 0x1.a0dc711703796p-4;  // 2^-3.30: 0.101773
-  static constexpr double kMxfp4T2 = 0x1.30fc5addbadaep-5;  // 2^-4.75: 0.037230
+  static constexpr double kMxfp4T0 = 0x1.14df129dc2843p-2;  // 2^-1.88: 0.270383
+  static constexpr double kMxfp4T1 = 0x1.a0dc711703796p-4;  // 2^-3.29: 0.101773
+  static constexpr double kMxfp4T2 = 0x1.30fc5addbadaep-5;  // 2^-4.74: 0.037230
   // of y in nvfp4 with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most
   // of blocks, as those with amax below 1 and a normal scale have
   static constexpr float kNvfp4Least = 0x1.68p+2f;  // 5.625
   static constexpr float kNvfp4Most = 0x1.fffffep+127f;  // 3.40282347e+38
-  static constexpr double kNvfp4T0 = 0x1.1c48b682dd8e8p-2;  // 2^-1.85: 0.277621
-  static constexpr double kNvfp4T1 = 0x1.d72f57e0a9994p-4;  // 2^-3.12: 0.115035
-  static constexpr double kNvfp4T2 = 0x1.95b631b11cca8p-5;  // 2^-4.34: 0.049525
+  static constexpr double kNvfp4T0 = 0x1.1c48b682dd8e8p-2;  // 2^-1.84: 0.277622
+  static constexpr double kNvfp4T1 = 0x1.d72f57e0a9994p-4;  // 2^-3.11: 0.115036
+  static constexpr double kNvfp4T2 = 0x1.95b631b11cca8p-5;  // 2^-4.33: 0.049526
 };
 
 }  // namespace outgrad::kernels::generated

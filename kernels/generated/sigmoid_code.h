@@ -17,19 +17,19 @@ struct SigmoidCode {
   static constexpr float kLo = 0x0p+0f;  // 0
   static constexpr float kHi = 0x1.000008p-2f;  // 0.250000119
   // proven bounds over every finite f32 x; g is that of kernels/code.h
-  static constexpr double kG = 0x1.0008000001p-24;  // 2^-24.00: sup |g - f'(x)|
+  static constexpr double kG = 0x1.0008000001p-24;  // 2^-23.99: sup |g - f'(x)|
   // of an exact code of so many bits: sup |what the code of x stands for - f'(x)|
-  static constexpr double kT1 = 0x1.00001c0081ap-4;  // 2^-4.00: 0.062500
-  static constexpr double kT2 = 0x1.0000300102cp-5;  // 2^-5.00: 0.031250
-  static constexpr double kT3 = 0x1.0000600205p-6;  // 2^-6.00: 0.015625
-  static constexpr double kT4 = 0x1.0000b004098p-7;  // 2^-7.00: 0.007813
-  static constexpr double kT5 = 0x1.0001600812p-8;  // 2^-8.00: 0.003906
-  static constexpr double kT6 = 0x1.0002c01023p-9;  // 2^-9.00: 0.001953
-  static constexpr double kT7 = 0x1.0005802045p-10;  // 2^-10.00: 0.000977
-  static constexpr double kT8 = 0x1.000b004089001p-11;  // 2^-11.00: 0.000488
+  static constexpr double kT1 = 0x1.00001c0081ap-4;  // 2^-3.99: 0.062501
+  static constexpr double kT2 = 0x1.0000300102cp-5;  // 2^-4.99: 0.031251
+  static constexpr double kT3 = 0x1.0000600205p-6;  // 2^-5.99: 0.015626
+  static constexpr double kT4 = 0x1.0000b004098p-7;  // 2^-6.99: 0.007813
+  static constexpr double kT5 = 0x1.0001600812p-8;  // 2^-7.99: 0.003907
+  static constexpr double kT6 = 0x1.0002c01023p-9;  // 2^-8.99: 0.001954
+  static constexpr double kT7 = 0x1.0005802045p-10;  // 2^-9.99: 0.000977
+  static constexpr double kT8 = 0x1.000b004089001p-11;  // 2^-10.99: 0.000489
   // of a dithered code: the same, and sup |its mean over all dithers - f'(x)|
-  static constexpr double kDithered2 = 0x1.5556555659555p-5;  // 2^-4.58: 0.041667
-  static constexpr double kDithered3 = 0x1.2493db6fba493p-6;  // 2^-5.81: 0.017858
+  static constexpr double kDithered2 = 0x1.5556555659555p-5;  // 2^-4.58: 0.041668
+  static constexpr double kDithered3 = 0x1.2493db6fba493p-6;  // 2^-5.80: 0.017858
   static constexpr double kBias = 0x1.eaacb000022abp-22;  // 2^-21.06: of 2 bits and of 3
 };
 

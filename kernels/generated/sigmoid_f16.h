@@ -28,8 +28,8 @@ struct SigmoidF16 {
   static constexpr bool kHasLeft = false;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.000fff34d0301p-49;  // 2^-49.00: sup |p - g|
-  static constexpr double kB = 0x1.004010040302p-25;  // 2^-25.00: sup |fp32 sequence - exact sequence|; found 2^-28.00 at y = 0x1.12cp-4
+  static constexpr double kA = 0x1.000fff34d0301p-49;  // 2^-48.99: sup |p - g|
+  static constexpr double kB = 0x1.004010040302p-25;  // 2^-24.99: sup |fp32 sequence - exact sequence|; found 2^-28.00 at y = 0x1.12cp-4
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
   static constexpr double kT = 0x1.ffe0000bffc55p-13;  // 2^-12.00: sup |g(y, m) - f'(x)|; found 2^-12.00 at y = 0x1p+0
   static constexpr double kO = 0x1.ff80000bfead8p-13;  // 2^-12.00: half the longest range of f' over one (y, m); found 2^-12.00 at y = 0x1.ffcp-1

@@ -28,9 +28,9 @@ struct SigmoidF32 {
   static constexpr bool kHasLeft = false;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.000fff34d0301p-49;  // 2^-49.00: sup |p - g|
-  static constexpr double kB = 0x1.004010040302p-25;  // 2^-25.00: sup |fp32 sequence - exact sequence|; found 2^-25.42 at y = 0x1.ff9852p-2
-  static constexpr double kAB = 0x1.0040110413023p-25;  // 2^-25.00: sup over the rows of A + B; found 2^-25.42 at y = 0x1.ff9852p-2
+  static constexpr double kA = 0x1.000fff34d0301p-49;  // 2^-48.99: sup |p - g|
+  static constexpr double kB = 0x1.004010040302p-25;  // 2^-24.99: sup |fp32 sequence - exact sequence|; found 2^-25.42 at y = 0x1.ff9852p-2
+  static constexpr double kAB = 0x1.0040110413023p-25;  // 2^-24.99: sup over the rows of A + B; found 2^-25.42 at y = 0x1.ff9852p-2
   // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{

@@ -28,7 +28,7 @@ struct SigmoidForwardBf16 {
   static constexpr float kIndexBias = 0x1.0000bap+23f;  // 8388701
   static constexpr int kQuarticShift = 18;
   static constexpr double kA = 0x1.76772e12aa57ep-10;  // 2^-9.45: sup |p/f - 1| for x >= kXMin, proven; found 2^-9.46 at x = -0x1.6f90e82756844p+6
-  static constexpr double kCoreA = 0x1.5c1c2f0c2fbcap-16;  // 2^-15.56: the same over the rows from kCoreFirst on; found 2^-15.57 at x = -0x1.469e51939cf88p+4
+  static constexpr double kCoreA = 0x1.5c1c2f0c2fbcap-16;  // 2^-15.55: the same over the rows from kCoreFirst on; found 2^-15.57 at x = -0x1.469e51939cf88p+4
   // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4
   static OUTGRAD_HD constexpr Table<kRows, kWords> table() {
     return {{

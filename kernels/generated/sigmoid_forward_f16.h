@@ -27,8 +27,8 @@ struct SigmoidForwardF16 {
   static constexpr float kIndexScale = 0x1p+2f;  // 4
   static constexpr float kIndexBias = 0x1.00008cp+23f;  // 8388678
   static constexpr int kQuarticShift = 18;
-  static constexpr double kA = 0x1.cb2234c213bffp-21;  // 2^-20.16: sup |p/f - 1| for x >= kXMin, proven; found 2^-20.16 at x = 0x1.05dadf0186cdep-4
-  static constexpr double kCoreA = 0x1.0cd48c590bbd7p-25;  // 2^-24.93: the same over the rows from kCoreFirst on; found 2^-24.94 at x = 0x1.8470857f95f57p+0
+  static constexpr double kA = 0x1.cb2234c213bffp-21;  // 2^-20.15: sup |p/f - 1| for x >= kXMin, proven; found 2^-20.16 at x = 0x1.05dadf0186cdep-4
+  static constexpr double kCoreA = 0x1.0cd48c590bbd7p-25;  // 2^-24.92: the same over the rows from kCoreFirst on; found 2^-24.94 at x = 0x1.8470857f95f57p+0
   // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4
   static OUTGRAD_HD constexpr Table<kRows, kWords> table() {
     return {{

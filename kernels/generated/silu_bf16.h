@@ -40,11 +40,11 @@ struct SiluBf16 {
   static constexpr int kLeftBase = 244;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.b29d052823f6bp-11;  // 2^-10.24: sup |p - g|; found 2^-10.24 at x = 0x1.9c7e1d5f1bd84p+1
+  static constexpr double kA = 0x1.b29d052823f6bp-11;  // 2^-10.23: sup |p - g|; found 2^-10.24 at x = 0x1.9c7e1d5f1bd84p+1
   static constexpr double kK = 0x1.f1cec441b92fp-9;  // 2^-8.04: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-8.04 at y = -0x1.1cp-2, m = 1
-  static constexpr double kB = 0x1.bdc238ec7d16bp-24;  // 2^-23.20: sup |fp32 sequence - exact sequence|; found 2^-23.41 at y = 0x1.02p+0, m = 1
+  static constexpr double kB = 0x1.bdc238ec7d16bp-24;  // 2^-23.19: sup |fp32 sequence - exact sequence|; found 2^-23.41 at y = 0x1.02p+0, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.92cc621cc9615p-7;  // 2^-6.35: sup |g(y, m) - f'(x)|; found 2^-6.35 at y = -0x1.1cp-2, m = 1
+  static constexpr double kT = 0x1.92cc621cc9615p-7;  // 2^-6.34: sup |g(y, m) - f'(x)|; found 2^-6.35 at y = -0x1.1cp-2, m = 1
   static constexpr double kO = 0x1.890cbcdd4d176p-7;  // 2^-6.38: half the longest range of f' over one (y, m); found 2^-6.38 at y = -0x1.1cp-2, m = 1
   static constexpr double kR = 0x1.813a8c7292823p-10;  // 2^-9.41: sup |g(y, m) - middle of that range|; found 2^-9.41 at y = -0x1.04p-2, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)

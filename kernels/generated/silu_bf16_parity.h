@@ -40,11 +40,11 @@ struct SiluBf16Parity {
   static constexpr int kLeftBase = 244;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.be9ee07eeb8bdp-9;  // 2^-8.20: sup |p - g|; found 2^-8.20 at x = -0x1.2262dbd5c23c6p-1
-  static constexpr double kK = 0x1.d4ce29b355fe4p-8;  // 2^-7.13: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-7.13 at y = -0x1.1ep-2, m = 0
-  static constexpr double kB = 0x1.d20a2fc0e2525p-24;  // 2^-23.14: sup |fp32 sequence - exact sequence|; found 2^-23.49 at y = 0x1.0cp+0, m = 1
+  static constexpr double kA = 0x1.be9ee07eeb8bdp-9;  // 2^-8.19: sup |p - g|; found 2^-8.20 at x = -0x1.2262dbd5c23c6p-1
+  static constexpr double kK = 0x1.d4ce29b355fe4p-8;  // 2^-7.12: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-7.13 at y = -0x1.1ep-2, m = 0
+  static constexpr double kB = 0x1.d20a2fc0e2525p-24;  // 2^-23.13: sup |fp32 sequence - exact sequence|; found 2^-23.49 at y = 0x1.0cp+0, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.44c3b07edac6cp-6;  // 2^-5.66: sup |g(y, m) - f'(x)|; found 2^-5.66 at y = -0x1.1cp-2, m = 1
+  static constexpr double kT = 0x1.44c3b07edac6cp-6;  // 2^-5.65: sup |g(y, m) - f'(x)|; found 2^-5.66 at y = -0x1.1cp-2, m = 1
   static constexpr double kO = 0x1.416f5a41ed997p-6;  // 2^-5.67: half the longest range of f' over one (y, m); found 2^-5.67 at y = -0x1.1cp-2, m = 1
   static constexpr double kR = 0x1.e715dd0369bf7p-9;  // 2^-8.07: sup |g(y, m) - middle of that range|; found 2^-8.07 at y = -0x1.6cp-4, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)

@@ -40,12 +40,12 @@ struct SiluBf16Product {
   static constexpr int kLeftBase = 244;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.b2adec4e98229p-11;  // 2^-10.24: sup |p - g|; found 2^-10.24 at x = 0x1.9c7c94164e163p+1
+  static constexpr double kA = 0x1.b2adec4e98229p-11;  // 2^-10.23: sup |p - g|; found 2^-10.24 at x = 0x1.9c7c94164e163p+1
   static constexpr double kB = 0x1.bcc375ca36c2p-24;  // 2^-23.20: sup |fp32 sequence - exact sequence|; found 2^-23.39 at y = 0x1.05193ap+0, m = 1
-  static constexpr double kAB = 0x1.b2b8ed1a446bep-11;  // 2^-10.24: sup over the rows of A + B; found 2^-10.32 at y = 0x1.ed9a0cp+1, m = 1
+  static constexpr double kAB = 0x1.b2b8ed1a446bep-11;  // 2^-10.23: sup over the rows of A + B; found 2^-10.32 at y = 0x1.ed9a0cp+1, m = 1
   // y = RN_f32(z / b) of a z = f(x) b rounded to kProduct: |y - f(x)| <= kRelative |f(x)| + kAbsolute
   static constexpr const char* kProduct = "bf16";
-  static constexpr double kRelative = 0x1.fe11fe01fe02p-9;  // 2^-8.01: u / (1 + u), and roundings to fp32
+  static constexpr double kRelative = 0x1.fe11fe01fe02p-9;  // 2^-8.00: u / (1 + u), and roundings to fp32
   static constexpr double kAbsolute = 0x1p-22;  // 2^-22.00: what an fp32 f(x) is off by where it is near 0
   // over every fp32 y, both masks, and all real x so near to it (T total error, O what no function of (y, m) goes below)
   static constexpr double kT = 0x1.0c712bc290e7fp-6;  // 2^-5.93: sup |g(y, m) - f'(x)|; found 2^-5.93 at y = -0x1.1c0f32p-2, m = 1

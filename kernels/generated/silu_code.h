@@ -17,20 +17,20 @@ struct SiluCode {
   static constexpr float kLo = -0x1.98f12p-4f;  // -0.0998393297
   static constexpr float kHi = 0x1.198f12p+0f;  // 1.09983933
   // proven bounds over every finite f32 x; g is that of kernels/code.h
-  static constexpr double kG = 0x1.0008000001p-24;  // 2^-24.00: sup |g - f'(x)|
+  static constexpr double kG = 0x1.0008000001p-24;  // 2^-23.99: sup |g - f'(x)|
   // of an exact code of so many bits: sup |what the code of x stands for - f'(x)|
-  static constexpr double kT1 = 0x1.331e2d6628d6ap-2;  // 2^-1.74: 0.299920
-  static constexpr double kT2 = 0x1.331e3b722547ep-3;  // 2^-2.74: 0.149960
-  static constexpr double kT3 = 0x1.331e4f8a1e2aap-4;  // 2^-3.74: 0.074980
-  static constexpr double kT4 = 0x1.331e7f143b222p-5;  // 2^-4.74: 0.037490
-  static constexpr double kT5 = 0x1.331edf0850392p-6;  // 2^-5.74: 0.018745
-  static constexpr double kT6 = 0x1.331fb033e5c32p-7;  // 2^-6.74: 0.009373
-  static constexpr double kT7 = 0x1.33216067ca532p-8;  // 2^-7.74: 0.004686
-  static constexpr double kT8 = 0x1.3324c446c1d32p-9;  // 2^-8.74: 0.002343
+  static constexpr double kT1 = 0x1.331e2d6628d6ap-2;  // 2^-1.73: 0.299920
+  static constexpr double kT2 = 0x1.331e3b722547ep-3;  // 2^-2.73: 0.149961
+  static constexpr double kT3 = 0x1.331e4f8a1e2aap-4;  // 2^-3.73: 0.074981
+  static constexpr double kT4 = 0x1.331e7f143b222p-5;  // 2^-4.73: 0.037491
+  static constexpr double kT5 = 0x1.331edf0850392p-6;  // 2^-5.73: 0.018746
+  static constexpr double kT6 = 0x1.331fb033e5c32p-7;  // 2^-6.73: 0.009373
+  static constexpr double kT7 = 0x1.33216067ca532p-8;  // 2^-7.73: 0.004687
+  static constexpr double kT8 = 0x1.3324c446c1d32p-9;  // 2^-8.73: 0.002344
   // of a dithered code: the same, and sup |its mean over all dithers - f'(x)|
   static constexpr double kDithered2 = 0x1.997e13b4f8442p-3;  // 2^-2.32: 0.199948
   static constexpr double kDithered3 = 0x1.5efe87bff95fp-4;  // 2^-3.54: 0.085692
-  static constexpr double kBias = 0x1.1cbf42aaabd76p-20;  // 2^-19.85: of 2 bits and of 3
+  static constexpr double kBias = 0x1.1cbf42aaabd76p-20;  // 2^-19.84: of 2 bits and of 3
 };
 
 }  // namespace outgrad::kernels::generated

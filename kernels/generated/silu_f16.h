@@ -41,12 +41,12 @@ struct SiluF16 {
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
   static constexpr double kA = 0x1.8e9a328506e17p-14;  // 2^-13.36: sup |p - g|; found 2^-13.36 at x = -0x1.9b586f4e64b8p+0
-  static constexpr double kK = 0x1.34fc11ab50bafp-10;  // 2^-9.73: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-9.73 at y = -0x1.1d4p-2, m = 1
-  static constexpr double kB = 0x1.b8a64d1e2f6acp-24;  // 2^-23.22: sup |fp32 sequence - exact sequence|; found 2^-23.36 at y = 0x1.1dcp+0, m = 1
+  static constexpr double kK = 0x1.34fc11ab50bafp-10;  // 2^-9.72: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-9.73 at y = -0x1.1d4p-2, m = 1
+  static constexpr double kB = 0x1.b8a64d1e2f6acp-24;  // 2^-23.21: sup |fp32 sequence - exact sequence|; found 2^-23.36 at y = 0x1.1dcp+0, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
   static constexpr double kT = 0x1.035e7553fa778p-8;  // 2^-7.98: sup |g(y, m) - f'(x)|; found 2^-7.98 at y = -0x1.1dp-2, m = 1
-  static constexpr double kO = 0x1.0235e0cdf7ea2p-8;  // 2^-7.99: half the longest range of f' over one (y, m); found 2^-7.99 at y = -0x1.1dp-2, m = 1
-  static constexpr double kR = 0x1.9b6bbea39ecfp-12;  // 2^-11.32: sup |g(y, m) - middle of that range|; found 2^-11.32 at y = -0x1.1ccp-2, m = 1
+  static constexpr double kO = 0x1.0235e0cdf7ea2p-8;  // 2^-7.98: half the longest range of f' over one (y, m); found 2^-7.99 at y = -0x1.1dp-2, m = 1
+  static constexpr double kR = 0x1.9b6bbea39ecfp-12;  // 2^-11.31: sup |g(y, m) - middle of that range|; found 2^-11.32 at y = -0x1.1ccp-2, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{

@@ -42,10 +42,10 @@ struct SiluF16Parity {
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
   static constexpr double kA = 0x1.9918ec6abc05dp-12;  // 2^-11.32: sup |p - g|; found 2^-11.34 at x = 0x1.64de66124ed6cp+1
   static constexpr double kK = 0x1.dfe98b6c4ae26p-9;  // 2^-8.09: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-8.09 at y = -0x1.1d4p-2, m = 0
-  static constexpr double kB = 0x1.09def2abc76cfp-23;  // 2^-22.95: sup |fp32 sequence - exact sequence|; found 2^-23.56 at y = 0x1.23p+0, m = 1
+  static constexpr double kB = 0x1.09def2abc76cfp-23;  // 2^-22.94: sup |fp32 sequence - exact sequence|; found 2^-23.56 at y = 0x1.23p+0, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.b7d10c06ff443p-8;  // 2^-7.22: sup |g(y, m) - f'(x)|; found 2^-7.22 at y = -0x1.1dp-2, m = 1
-  static constexpr double kO = 0x1.b57862b7c91a3p-8;  // 2^-7.23: half the longest range of f' over one (y, m); found 2^-7.23 at y = -0x1.1dp-2, m = 1
+  static constexpr double kT = 0x1.b7d10c06ff443p-8;  // 2^-7.21: sup |g(y, m) - f'(x)|; found 2^-7.22 at y = -0x1.1dp-2, m = 1
+  static constexpr double kO = 0x1.b57862b7c91a3p-8;  // 2^-7.22: half the longest range of f' over one (y, m); found 2^-7.23 at y = -0x1.1dp-2, m = 1
   static constexpr double kR = 0x1.96e072c30781dp-12;  // 2^-11.33: sup |g(y, m) - middle of that range|; found 2^-11.33 at y = 0x1.50cp+1, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {

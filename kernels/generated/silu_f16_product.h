@@ -45,11 +45,11 @@ struct SiluF16Product {
   static constexpr double kAB = 0x1.ca3707e2300fdp-15;  // 2^-14.16: sup over the rows of A + B; found 2^-14.24 at y = 0x1.fa07eap+2, m = 1
   // y = RN_f32(z / b) of a z = f(x) b rounded to kProduct: |y - f(x)| <= kRelative |f(x)| + kAbsolute
   static constexpr const char* kProduct = "f16";
-  static constexpr double kRelative = 0x1.002003ff801p-11;  // 2^-11.00: u / (1 + u), and roundings to fp32
+  static constexpr double kRelative = 0x1.002003ff801p-11;  // 2^-10.99: u / (1 + u), and roundings to fp32
   static constexpr double kAbsolute = 0x1p-22;  // 2^-22.00: what an fp32 f(x) is off by where it is near 0
   // over every fp32 y, both masks, and all real x so near to it (T total error, O what no function of (y, m) goes below)
-  static constexpr double kT = 0x1.700e511573184p-8;  // 2^-7.48: sup |g(y, m) - f'(x)|; found 2^-7.48 at y = -0x1.1d02b2p-2, m = 1
-  static constexpr double kO = 0x1.6cdfc1c5ff232p-8;  // 2^-7.49: half the range of f' over one (y, m); found 2^-7.49 at y = -0x1.1d0216p-2, m = 1
+  static constexpr double kT = 0x1.700e511573184p-8;  // 2^-7.47: sup |g(y, m) - f'(x)|; found 2^-7.48 at y = -0x1.1d02b2p-2, m = 1
+  static constexpr double kO = 0x1.6cdfc1c5ff232p-8;  // 2^-7.48: half the range of f' over one (y, m); found 2^-7.49 at y = -0x1.1d0216p-2, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{

@@ -44,8 +44,8 @@ struct SiluF32 {
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
   static constexpr double kA = 0x1.b72415af5b45cp-26;  // 2^-25.22: sup |p - g|; found 2^-25.23 at x = 0x1.314d5c5a7a6ddp+3
   static constexpr double kK = 0x1.838c702ebcccap-17;  // 2^-16.40: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-16.40 at y = -0x1.1d25cep-2, m = 1
-  static constexpr double kB = 0x1.b53e7d8e74488p-24;  // 2^-23.23: sup |fp32 sequence - exact sequence|; found 2^-23.55 at y = 0x1.03e998p-5, m = 1
-  static constexpr double kAB = 0x1.bdea19e2c5335p-24;  // 2^-23.20: sup over the rows of A + B; found 2^-23.56 at y = 0x1.03e998p-5, m = 1
+  static constexpr double kB = 0x1.b53e7d8e74488p-24;  // 2^-23.22: sup |fp32 sequence - exact sequence|; found 2^-23.55 at y = 0x1.03e998p-5, m = 1
+  static constexpr double kAB = 0x1.bdea19e2c5335p-24;  // 2^-23.19: sup over the rows of A + B; found 2^-23.56 at y = 0x1.03e998p-5, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{

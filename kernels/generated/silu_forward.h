@@ -28,7 +28,7 @@ struct SiluForward {
   static constexpr int kTailRows = 256;
   static constexpr float kTailIndexScale = 0x1p+1f;  // 2
   static constexpr float kTailIndexBias = 0x1.0003b2p+23f;  // 8389081
-  static constexpr double kA = 0x1.bea05c4989fc5p-25;  // 2^-24.20: sup |p/f - 1|, proven; found 2^-24.21 at x = 0x1.0c753aaf2efa2p+4
+  static constexpr double kA = 0x1.bea05c4989fc5p-25;  // 2^-24.19: sup |p/f - 1|, proven; found 2^-24.21 at x = 0x1.0c753aaf2efa2p+4
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
       {-0x1.43c408p+2f, -0x1.059db4p-5f, -0x1.a07feep-6f, -0x1.33cfd8p-7f, -0x1.053b66p-9f, -0x1.a5d05ep-13f, 0x1.7dab06p-16f, 0x1.f7e8f2p-17f, 0x1.e0b264p-19f, 0x1.4ad82cp-23f},  // row 0: A <= 2^-33.79; found 2^-33.80 at x = -0x1.5735716da75d5p+2

@@ -26,8 +26,8 @@ struct SiluForwardF16 {
   static constexpr float kIndexScale = 0x1p+2f;  // 4
   static constexpr float kIndexBias = 0x1.0000a4p+23f;  // 8388690
   static constexpr int kQuarticShift = 18;
-  static constexpr double kA = 0x1.afa7f7ca6b24p-15;  // 2^-14.25: sup |x p/f - 1| for x >= kXMin, proven; found 2^-14.25 at x = 0x1.3cp+3
-  static constexpr double kCoreA = 0x1.afa7f7ca6b24p-15;  // 2^-14.25: the same over the rows from kCoreFirst on; found 2^-14.25 at x = 0x1.3cp+3
+  static constexpr double kA = 0x1.afa7f7ca6b24p-15;  // 2^-14.24: sup |x p/f - 1| for x >= kXMin, proven; found 2^-14.25 at x = 0x1.3cp+3
+  static constexpr double kCoreA = 0x1.afa7f7ca6b24p-15;  // 2^-14.24: the same over the rows from kCoreFirst on; found 2^-14.25 at x = 0x1.3cp+3
   // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4
   static OUTGRAD_HD constexpr Table<kRows, kWords> table() {
     return {{

@@ -19,44 +19,44 @@ struct SiluFp8 {
   static constexpr float kLeastAt = -0x1.98f11ep-3f;  // -0.199678645
   static constexpr float kGreatestAt = 0x1.198f12p+1f;  // 2.19967866
   // proven over every finite x; g is that of kFit at the library's f32 y and mask bit of x
-  static constexpr double kG = 0x1.7ab87ceb99fc4p-15;  // 2^-14.44: sup |g - f'(x)|
+  static constexpr double kG = 0x1.7ab87ceb99fc4p-15;  // 2^-14.43: sup |g - f'(x)|
   // proven over every finite x at any scale: what is kept stands for f'(x) within half of the table's longest part and kRoom (kernels/fp8.h)
   static constexpr double kRoom = 0x1.7bb87ceb9b78p-14;  // 2^-13.43: the errors of g, and rounding
   // of y in any format with a -0, at any scale, with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x
-  static constexpr double kSignT0 = 0x1.3339fd45f69afp-2;  // 2^-1.74: 0.300026
-  static constexpr double kSignT1 = 0x1.3355d6de4e19dp-3;  // 2^-2.74: 0.150066
-  static constexpr double kSignT2 = 0x1.338d8a0efd178p-4;  // 2^-3.74: 0.075086
+  static constexpr double kSignT0 = 0x1.3339fd45f69afp-2;  // 2^-1.73: 0.300026
+  static constexpr double kSignT1 = 0x1.3355d6de4e19dp-3;  // 2^-2.73: 0.150067
+  static constexpr double kSignT2 = 0x1.338d8a0efd178p-4;  // 2^-3.73: 0.075087
   // of y in e4m3 with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most
   static constexpr float kE4m3Least = 0x1.cp-4f;  // 0.109375
   static constexpr float kE4m3Most = 0x1.cp+8f;  // 448
   static constexpr double kE4m3T0 = 0x1.068b0bad920fap-2;  // 2^-1.96: 0.256390
   static constexpr double kE4m3T1 = 0x1.cbe1c3b288d37p-5;  // 2^-4.15: 0.056138
-  static constexpr double kE4m3T2 = 0x1.ccc0907544ca4p-6;  // 2^-5.15: 0.028122
+  static constexpr double kE4m3T2 = 0x1.ccc0907544ca4p-6;  // 2^-5.15: 0.028123
   // of y in e5m2 with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most
   static constexpr float kE5m2Least = 0x1.cp-11f;  // 0.000854492188
   static constexpr float kE5m2Most = 0x1.cp+15f;  // 57344
   static constexpr double kE5m2T0 = 0x1.068b0bad920fap-2;  // 2^-1.96: 0.256390
-  static constexpr double kE5m2T1 = 0x1.2a48dea06e304p-4;  // 2^-3.78: 0.072823
-  static constexpr double kE5m2T2 = 0x1.2495ee13be66p-5;  // 2^-4.81: 0.035716
+  static constexpr double kE5m2T1 = 0x1.2a48dea06e304p-4;  // 2^-3.77: 0.072824
+  static constexpr double kE5m2T2 = 0x1.2495ee13be66p-5;  // 2^-4.80: 0.035717
   // of y in int8 with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most
   static constexpr float kInt8Least = 0x1.fcp+3f;  // 15.875
   static constexpr float kInt8Most = 0x1.fcp+6f;  // 127
-  static constexpr double kInt8T0 = 0x1.1c989cef025f1p-2;  // 2^-1.85: 0.277926
-  static constexpr double kInt8T1 = 0x1.46e03aa29e1d8p-4;  // 2^-3.65: 0.079804
-  static constexpr double kInt8T2 = 0x1.3de7fc7f31bfap-5;  // 2^-4.69: 0.038807
+  static constexpr double kInt8T0 = 0x1.1c989cef025f1p-2;  // 2^-1.84: 0.277926
+  static constexpr double kInt8T1 = 0x1.46e03aa29e1d8p-4;  // 2^-3.64: 0.079804
+  static constexpr double kInt8T2 = 0x1.3de7fc7f31bfap-5;  // 2^-4.68: 0.038807
   // of y in mxfp4 with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most
   // of blocks, as those with amax below 1 have
   static constexpr float kMxfp4Least = 0x1p+3f;  // 8
   static constexpr float kMxfp4Most = 0x1.fffffep+127f;  // 3.40282347e+38
-  static constexpr double kMxfp4T0 = 0x1.111ff54de6eccp-2;  // 2^-1.91: 0.266723
-  static constexpr double kMxfp4T1 = 0x1.6ce8aa9898d7fp-4;  // 2^-3.49: 0.089089
-  static constexpr double kMxfp4T2 = 0x1.37206c9eded8ep-5;  // 2^-4.72: 0.037979
+  static constexpr double kMxfp4T0 = 0x1.111ff54de6eccp-2;  // 2^-1.90: 0.266724
+  static constexpr double kMxfp4T1 = 0x1.6ce8aa9898d7fp-4;  // 2^-3.48: 0.089090
+  static constexpr double kMxfp4T2 = 0x1.37206c9eded8ep-5;  // 2^-4.71: 0.037980
   // of y in nvfp4 with so many bits beside it: sup |what is kept stands for - f'(x)| over every finite x and all scales from Least to Most
   // of blocks, as those with amax below 1 and a normal scale have
   static constexpr float kNvfp4Least = 0x1.68p+2f;  // 5.625
   static constexpr float kNvfp4Most = 0x1.fffffep+127f;  // 3.40282347e+38
-  static constexpr double kNvfp4T0 = 0x1.139d758312469p-2;  // 2^-1.89: 0.269155
-  static constexpr double kNvfp4T1 = 0x1.74c33dae8974fp-4;  // 2^-3.46: 0.091007
+  static constexpr double kNvfp4T0 = 0x1.139d758312469p-2;  // 2^-1.89: 0.269156
+  static constexpr double kNvfp4T1 = 0x1.74c33dae8974fp-4;  // 2^-3.45: 0.091007
   static constexpr double kNvfp4T2 = 0x1.67013fba01f24p-5;  // 2^-4.51: 0.043824
 };
 

@@ -31,8 +31,8 @@ struct SoftplusBf16 {
   static constexpr bool kHasLeft = false;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.7d51e7bfa7b14p-11;  // 2^-10.43: sup |p - g|; found 2^-10.43 at x = 0x1.952addc77ff94p+1
-  static constexpr double kB = 0x1.0000189609a29p-24;  // 2^-24.00: sup |fp32 sequence - exact sequence|; found 2^-24.99 at y = 0x1.32p+1
+  static constexpr double kA = 0x1.7d51e7bfa7b14p-11;  // 2^-10.42: sup |p - g|; found 2^-10.43 at x = 0x1.952addc77ff94p+1
+  static constexpr double kB = 0x1.0000189609a29p-24;  // 2^-23.99: sup |fp32 sequence - exact sequence|; found 2^-24.99 at y = 0x1.32p+1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
   static constexpr double kT = 0x1.aa35e4a291d79p-10;  // 2^-9.26: sup |g(y, m) - f'(x)|; found 2^-9.26 at y = 0x1p+0
   static constexpr double kO = 0x1.75c72663b74cap-10;  // 2^-9.45: half the longest range of f' over one (y, m); found 2^-9.45 at y = 0x1.02p+0

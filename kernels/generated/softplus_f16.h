@@ -31,8 +31,8 @@ struct SoftplusF16 {
   static constexpr bool kHasLeft = false;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.c7c73bf4091adp-14;  // 2^-13.17: sup |p - g|; found 2^-13.17 at x = 0x1.6463a2022eb83p+1
-  static constexpr double kB = 0x1.00001157716dbp-24;  // 2^-24.00: sup |fp32 sequence - exact sequence|; found 2^-24.87 at y = 0x1.03cp+0
+  static constexpr double kA = 0x1.c7c73bf4091adp-14;  // 2^-13.16: sup |p - g|; found 2^-13.17 at x = 0x1.6463a2022eb83p+1
+  static constexpr double kB = 0x1.00001157716dbp-24;  // 2^-23.99: sup |fp32 sequence - exact sequence|; found 2^-24.87 at y = 0x1.03cp+0
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
   static constexpr double kT = 0x1.bcab9509d4ae5p-13;  // 2^-12.20: sup |g(y, m) - f'(x)|; found 2^-12.20 at y = 0x1.018p+0
   static constexpr double kO = 0x1.785742d3ad5d1p-13;  // 2^-12.44: half the longest range of f' over one (y, m); found 2^-12.44 at y = 0x1.004p+0

@@ -28,7 +28,7 @@ struct SoftplusForwardBf16 {
   static constexpr float kIndexBias = 0x1.0000bap+23f;  // 8388701
   static constexpr int kQuarticShift = 18;
   static constexpr double kA = 0x1.76772e12aa57ep-10;  // 2^-9.45: sup |p/f - 1| for x >= kXMin, proven; found 2^-9.46 at x = -0x1.6f90e82756844p+6
-  static constexpr double kCoreA = 0x1.8495b1b41bcb5p-11;  // 2^-10.40: the same over the rows from kCoreFirst on; found 2^-10.40 at x = 0x1.6p+2
+  static constexpr double kCoreA = 0x1.8495b1b41bcb5p-11;  // 2^-10.39: the same over the rows from kCoreFirst on; found 2^-10.40 at x = 0x1.6p+2
   // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4
   static OUTGRAD_HD constexpr Table<kRows, kWords> table() {
     return {{

@@ -27,8 +27,8 @@ struct SoftplusForwardF16 {
   static constexpr float kIndexScale = 0x1p+2f;  // 4
   static constexpr float kIndexBias = 0x1.00008cp+23f;  // 8388678
   static constexpr int kQuarticShift = 18;
-  static constexpr double kA = 0x1.94ec60862ef8cp-15;  // 2^-14.34: sup |p/f - 1| for x >= kXMin, proven; found 2^-14.34 at x = 0x1.f8p+2
-  static constexpr double kCoreA = 0x1.94ec60862ef8cp-15;  // 2^-14.34: the same over the rows from kCoreFirst on; found 2^-14.34 at x = 0x1.f8p+2
+  static constexpr double kA = 0x1.94ec60862ef8cp-15;  // 2^-14.33: sup |p/f - 1| for x >= kXMin, proven; found 2^-14.34 at x = 0x1.f8p+2
+  static constexpr double kCoreA = 0x1.94ec60862ef8cp-15;  // 2^-14.33: the same over the rows from kCoreFirst on; found 2^-14.34 at x = 0x1.f8p+2
   // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4
   static OUTGRAD_HD constexpr Table<kRows, kWords> table() {
     return {{

@@ -42,7 +42,7 @@ struct SwishF16 {
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
   static constexpr double kA = 0x1.aa86d2e348826p-14;  // 2^-13.26: sup |p - g|; found 2^-13.27 at x = -0x1.a57e661aabb34p+1
   static constexpr double kK = 0x1.272d65b0946fap-9;  // 2^-8.79: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-8.79 at y = -0x1.7c4p-3, m = 1
-  static constexpr double kB = 0x1.e177def54a242p-24;  // 2^-23.09: sup |fp32 sequence - exact sequence|; found 2^-23.44 at y = 0x1.158p-4, m = 1
+  static constexpr double kB = 0x1.e177def54a242p-24;  // 2^-23.08: sup |fp32 sequence - exact sequence|; found 2^-23.44 at y = 0x1.158p-4, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
   static constexpr double kT = 0x1.6b8b649f56bd1p-9;  // 2^-8.49: sup |g(y, m) - f'(x)|; found 2^-8.49 at y = -0x1.7cp-3, m = 1
   static constexpr double kO = 0x1.68e0981e5ec56p-9;  // 2^-8.50: half the longest range of f' over one (y, m); found 2^-8.50 at y = -0x1.7cp-3, m = 1

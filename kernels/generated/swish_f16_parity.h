@@ -40,13 +40,13 @@ struct SwishF16Parity {
   static constexpr int kLeftBase = 244;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.b18fcd5ea02b5p-12;  // 2^-11.24: sup |p - g|; found 2^-11.24 at x = -0x1.57b40c157946p+1
-  static constexpr double kK = 0x1.b91ad776a9981p-9;  // 2^-8.22: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-8.22 at y = -0x1.7c4p-3, m = 0
+  static constexpr double kA = 0x1.b18fcd5ea02b5p-12;  // 2^-11.23: sup |p - g|; found 2^-11.24 at x = -0x1.57b40c157946p+1
+  static constexpr double kK = 0x1.b91ad776a9981p-9;  // 2^-8.21: sup |g(s_c(y)) - g(s(y))| over the stored y; found 2^-8.22 at y = -0x1.7c4p-3, m = 0
   static constexpr double kB = 0x1.b787eca0f0e59p-24;  // 2^-23.22: sup |fp32 sequence - exact sequence|; found 2^-23.48 at y = 0x1.d88p-1, m = 1
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
-  static constexpr double kT = 0x1.957b360675ecep-8;  // 2^-7.34: sup |g(y, m) - f'(x)|; found 2^-7.34 at y = -0x1.7cp-3, m = 1
+  static constexpr double kT = 0x1.957b360675ecep-8;  // 2^-7.33: sup |g(y, m) - f'(x)|; found 2^-7.34 at y = -0x1.7cp-3, m = 1
   static constexpr double kO = 0x1.90ca8864b28e5p-8;  // 2^-7.35: half the longest range of f' over one (y, m); found 2^-7.35 at y = -0x1.7cp-3, m = 1
-  static constexpr double kR = 0x1.2c9a30ad6af7cp-11;  // 2^-10.77: sup |g(y, m) - middle of that range|; found 2^-10.77 at y = -0x1.7b8p-3, m = 1
+  static constexpr double kR = 0x1.2c9a30ad6af7cp-11;  // 2^-10.76: sup |g(y, m) - middle of that range|; found 2^-10.77 at y = -0x1.7b8p-3, m = 1
   // a row: centre, c0, c1, ...; p(u) with u = s - centre (or y - centre)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{

@@ -28,7 +28,7 @@ struct SwishForward {
   static constexpr int kTailRows = 256;
   static constexpr float kTailIndexScale = 0x1.8p+1f;  // 3
   static constexpr float kTailIndexBias = 0x1.0003b2p+23f;  // 8389081
-  static constexpr double kA = 0x1.10fcbb8371647p-25;  // 2^-24.91: sup |p/f - 1|, proven; found 2^-24.91 at x = 0x1.68p+3
+  static constexpr double kA = 0x1.10fcbb8371647p-25;  // 2^-24.90: sup |p/f - 1|, proven; found 2^-24.91 at x = 0x1.68p+3
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
     return {{
       {-0x1.c1de64p+1f, -0x1.261d1ap-6f, -0x1.633bd8p-6f, -0x1.91e1dep-7f, -0x1.0b7a5p-8f, -0x1.7ed82cp-11f, 0x1.25707ep-15f, 0x1.4444a4p-14f, 0x1.ff5eb2p-16f, 0x1.163574p-18f},  // row 0: A <= 2^-32.61; found 2^-32.63 at x = -0x1.d200c283a58fbp+1

@@ -28,11 +28,11 @@ struct TanhBf16 {
   static constexpr bool kHasLeft = false;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.000ffedf0d7c8p-49;  // 2^-49.00: sup |p - g|
-  static constexpr double kB = 0x1.008010080503p-24;  // 2^-24.00: sup |fp32 sequence - exact sequence|; found 2^-25.00 at y = -0x1.6ap-13
+  static constexpr double kA = 0x1.000ffedf0d7c8p-49;  // 2^-48.99: sup |p - g|
+  static constexpr double kB = 0x1.008010080503p-24;  // 2^-23.99: sup |fp32 sequence - exact sequence|; found 2^-25.00 at y = -0x1.6ap-13
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
   static constexpr double kT = 0x1.ff8000083e40dp-9;  // 2^-8.00: sup |g(y, m) - f'(x)|; found 2^-8.00 at y = 0x1p+0
-  static constexpr double kO = 0x1.fe0000083863ep-9;  // 2^-8.01: half the longest range of f' over one (y, m); found 2^-8.01 at y = -0x1.fep-1
+  static constexpr double kO = 0x1.fe0000083863ep-9;  // 2^-8.00: half the longest range of f' over one (y, m); found 2^-8.01 at y = -0x1.fep-1
   static constexpr double kR = 0x1.ff800008d159bp-10;  // 2^-9.00: sup |g(y, m) - middle of that range|; found 2^-9.00 at y = 0x1p+0
   // a row: centre (not used), c0, c1, ...; p(u) with u = s (or y)
   static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {

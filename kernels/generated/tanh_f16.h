@@ -28,8 +28,8 @@ struct TanhF16 {
   static constexpr bool kHasLeft = false;
   static constexpr bool kHasRight = false;
   // proven bounds (design: A approximation, K coordinate constants, B rounding of the deployed fp32 sequence)
-  static constexpr double kA = 0x1.000ffedf0d7c8p-49;  // 2^-49.00: sup |p - g|
-  static constexpr double kB = 0x1.008010080503p-24;  // 2^-24.00: sup |fp32 sequence - exact sequence|; found 2^-25.00 at y = -0x1.6ap-13
+  static constexpr double kA = 0x1.000ffedf0d7c8p-49;  // 2^-48.99: sup |p - g|
+  static constexpr double kB = 0x1.008010080503p-24;  // 2^-23.99: sup |fp32 sequence - exact sequence|; found 2^-25.00 at y = -0x1.6ap-13
   // over every stored y, both masks, and all real x that a y stands for (T total error, O the least any function of (y, m) reaches, R regret)
   static constexpr double kT = 0x1.fff0000a04b62p-12;  // 2^-11.00: sup |g(y, m) - f'(x)|; found 2^-11.00 at y = 0x1p+0
   static constexpr double kO = 0x1.ffc0000a0137cp-12;  // 2^-11.00: half the longest range of f' over one (y, m); found 2^-11.00 at y = 0x1.ffcp-1

@@ -26,8 +26,8 @@ struct TanhForwardBf16 {
   static constexpr float kIndexScale = 0x1p+2f;  // 4
   static constexpr float kIndexBias = 0x1.000024p+23f;  // 8388626
   static constexpr int kQuarticShift = 18;
-  static constexpr double kA = 0x1.689f4aac24b3cp-23;  // 2^-22.51: sup |x p/f - 1| for x >= kXMin, proven; found 2^-22.51 at x = -0x1.4p-1
-  static constexpr double kCoreA = 0x1.689f4aac24b3cp-23;  // 2^-22.51: the same over the rows from kCoreFirst on; found 2^-22.51 at x = -0x1.4p-1
+  static constexpr double kA = 0x1.689f4aac24b3cp-23;  // 2^-22.50: sup |x p/f - 1| for x >= kXMin, proven; found 2^-22.51 at x = -0x1.4p-1
+  static constexpr double kCoreA = 0x1.689f4aac24b3cp-23;  // 2^-22.50: the same over the rows from kCoreFirst on; found 2^-22.51 at x = -0x1.4p-1
   // a row: c0, c1, c2, c3; p(u), where the bits of c3, shifted left by kQuarticShift, are those of c4
   static OUTGRAD_HD constexpr Table<kRows, kWords> table() {
     return {{

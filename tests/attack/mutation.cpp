@@ -12,6 +12,8 @@
 #include <limits>
 #include <span>
 
+#include "kernels/support/bounds.h"
+
 namespace outgrad::validation::gate {
 
 using kernels::Random;
@@ -173,8 +175,9 @@ std::string with_fitting_comment(const std::string& text, size_t at) {
   if (bound) {
     // of a code: the value once more
     const bool decimal = !rest.empty() && rest.find_first_not_of(": 0123456789.") == std::string::npos;
-    const std::string words = decimal ? fmt::format(": {:.6f}", value) : rest;
-    comment = value == 0 ? words.substr(2) : fmt::format("2^{:.2f}{}", std::log2(value), words);
+    const std::string words = decimal ? fmt::format(": {:.6f}", kernels::decimals_up(value, 6)) : rest;
+    comment = value == 0 ? words.substr(2)
+                         : fmt::format("2^{:.2f}{}", kernels::decimals_up(std::log2(value), 2), words);
   } else {
     comment = fmt::format("{:.9g}{}", value, rest);
   }

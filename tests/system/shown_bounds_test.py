@@ -50,6 +50,17 @@ def main(repository, build):
     for (name, proven, claimed), finding in zip(shown, findings, strict=True):
         expect(f"check {name}", proven, finding["proven"])
         expect(f"check {name}", claimed, finding["claim"])
+    # emit: the comment of each claim, of codes as a decimal, too.
+    claims = 0
+    for header in sorted((repository / "kernels/generated").glob("*.h")):
+        for name, value, power, decimal in re.findall(
+                r"^  static constexpr double (\w+) = (\S+);  // (2\^\S+): ([0-9.]+$)?", header.read_text(),
+                re.MULTILINE):
+            claims += 1
+            for shown in filter(None, (power, decimal)):
+                expect(f"{header.name} {name}", shown, float.fromhex(value))
+    if claims < 600:
+        faults.append(f"only {claims} claims of committed headers were found")
     # table: A + B, T / O, R and A + B in ulp of every fit that has them.
     rows = 0
     fits = sorted((repository / "notebooks_data/fits").glob("*.json"))

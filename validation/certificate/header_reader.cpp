@@ -15,6 +15,7 @@
 
 #include "kernels/activations.h"
 #include "kernels/host/errors.h"
+#include "kernels/support/bounds.h"
 #include "kernels/support/files.h"
 #include "validation/exact/function.h"
 
@@ -52,13 +53,17 @@ std::string constant_begin(const char* name) {
   return fmt::format("  static constexpr {} {} = ", type, name);
 }
 
-// What stands behind a number in the header's own comment: a float's decimal value, a claim's power of two.
+// What stands behind a number in the header's own comment: a float's decimal value, a claim's power of two,
+// rounded up.
 std::string reading(float value, std::string_view note) {
   return fmt::format("  // {:.9g}{}", static_cast<double>(value), note);
 }
 std::string reading(double value, std::string_view note) {
-  return value == 0 ? fmt::format("  // {}", note) : fmt::format("  // 2^{:.2f}: {}", std::log2(value), note);
+  return value == 0 ? fmt::format("  // {}", note)
+                    : fmt::format("  // 2^{:.2f}: {}", kernels::decimals_up(std::log2(value), 2), note);
 }
+// A claim of a code once more.
+std::string in_decimals(double value) { return fmt::format("{:.6f}", kernels::decimals_up(value, 6)); }
 template <class T>
 std::string reading(const T&, std::string_view) {
   return "";
@@ -170,7 +175,7 @@ class Printer {
   }
   // A claim whose note is its value to six decimals.
   void decimal(const std::string& name, double& value) {
-    text_ += constant_line(name.c_str(), value, fmt::format("{:.6f}", value));
+    text_ += constant_line(name.c_str(), value, in_decimals(value));
   }
   void bound(const char* name, double& value, std::string_view note, FoundInput& found, InputKind kind) {
     text_ += bound_line(name, value, note, found, kind);
@@ -217,7 +222,7 @@ class Reader {
 
   void decimal(const std::string& name, double& value) {
     take_constant(name.c_str(), value);
-    expect(constant_line(name.c_str(), value, fmt::format("{:.6f}", value)));
+    expect(constant_line(name.c_str(), value, in_decimals(value)));
   }
 
   // A bound's value, and what was found for it.
