@@ -10,6 +10,7 @@
 
 #include "autotune/evidence/identity.h"
 #include "autotune/records/database.h"
+#include "autotune/space/problem.h"
 #include "kernels/support/files.h"
 #include "kernels/support/json_node.h"
 #include "kernels/support/statistics.h"
@@ -412,6 +413,24 @@ struct RecordedPoints {
   std::vector<double> default_ms;
 };
 
+// How long the default took beside a record: its samples, or, where it is the default's own and has none, as
+// published, what its bandwidth comes to.
+void add_default_times(const Record& record, RecordedPoints& all) {
+  if (record.state != "timed") return;
+  const bool own = record.is_default == true;
+  const std::size_t before = all.default_ms.size();
+  for (const Record::Rounds* rounds : {&record.screening, &record.final})
+    for (const double ns : (rounds->default_ns || !own ? rounds->default_ns : rounds->ns)
+                               .value_or(std::vector<double>{}))
+      all.default_ms.push_back(ns * 1e-6);
+  const std::optional<Problem> problem = problem_named(problem_of(record));
+  if (!own || all.default_ms.size() > before || !problem || !record.gb_per_s || record.elements < 1) return;
+  const double bytes = (problem->over_rows() && record.cols > 0 ? problem->sized(record.rows, record.cols)
+                                                                : problem->sized(1, record.elements))
+                           .bytes();
+  all.default_ms.push_back(bytes / *record.gb_per_s * 1e-6);
+}
+
 RecordedPoints points_of(const Database& database, const std::string& path, const std::string& wanted) {
   RecordedPoints all;
   for (const Record& record : database.records) {
@@ -429,10 +448,8 @@ RecordedPoints points_of(const Database& database, const std::string& path, cons
                                      std::to_string(record.elements) + " elements");
       all.elements = record.elements;
     }
-    Rows& rows = all.points[record.parameters.dump()];
-    rows.add(record);
-    if (record.state == "timed" && record.is_default == true)
-      all.default_ms.insert(all.default_ms.end(), rows.samples_ms.begin(), rows.samples_ms.end());
+    all.points[record.parameters.dump()].add(record);
+    add_default_times(record, all);
   }
   return all;
 }
@@ -441,7 +458,10 @@ Recording read_database(const std::string& path, std::string_view problem) {
   const Database database = load_database(path);
   const std::string wanted = problem_in(database, path, problem);
   const RecordedPoints all = points_of(database, path, wanted);
-  const double unit = all.default_ms.empty() ? 1 : kernels::median(all.default_ms);
+  const auto is_timed = [](const auto& point) { return !point.second.relative.empty(); };
+  if (all.default_ms.empty() && std::any_of(all.points.begin(), all.points.end(), is_timed))
+    throw kernels::SpecError(path, "records", "none says how long the default took, whose ratios they are");
+  const double unit = kernels::median(all.default_ms);
   std::vector<std::string> names;
   std::vector<std::vector<json>> labels;
   for (const auto& [text, rows] : all.points)

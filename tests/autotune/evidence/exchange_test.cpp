@@ -293,6 +293,23 @@ TEST(Exchange, ADatabaseOfOneProblemIsARecordingRelativeToTheDefault) {
   EXPECT_NE(refusal(path, "gelu_backward.f32").find("two devices"), std::string::npos);
 }
 
+// What `tune --record` writes has no record of the default; a published one has no samples.
+TEST(Exchange, ADatabaseSaysHowLongTheDefaultTook) {
+  const kernels::ScratchFolder folder;
+  Record recorded = row(2, 1.25);
+  recorded.screening.default_ns = {2e6, 4e6, 3e6};
+  append_records(folder / "recorded.jsonl", {recorded});
+  EXPECT_DOUBLE_EQ(*read_recording(folder / "recorded.jsonl").best_ms(), 3 / 1.25);
+  Record standard = row(1, 1), other = row(2, 1.25);
+  standard.screening = other.screening = {};
+  append_records(folder / "ratios.jsonl", {standard, other});
+  EXPECT_NE(refusal(folder / "ratios.jsonl").find("how long the default took"), std::string::npos);
+  standard.gb_per_s = 4;
+  append_records(folder / "published.jsonl", {standard, other});
+  const double bytes = Problem{KernelId::kGeluBackward, FormatId::kF32}.sized(1, standard.elements).bytes();
+  EXPECT_DOUBLE_EQ(*read_recording(folder / "published.jsonl").best_ms(), bytes / 4 * 1e-6 / 1.25);
+}
+
 struct Output {
   int status;
   std::string text;

@@ -157,6 +157,7 @@ TEST(RankingCommand, RanksRecordingsOfCudaDevices) {
                   {"elements", problem.elements()},
                   {"parameters", variant.parameters()},
                   {"state", "timed"},
+                  {"final", {{"ns", {1e5 / faster}}, {"default_ns", {1e5}}}},
                   {"speedup", {{"median", faster}, {"low", faster}, {"high", faster}, {"confidence", 0.99}}}}
                  .dump() +
              "\n";
