@@ -405,10 +405,12 @@ struct Rows {
   }
 };
 
-// The rows of a problem, which must be of one device and size.
+// The rows of a problem, which must be of one device, version of the sources and size.
 struct RecordedPoints {
   std::map<std::string, Rows> points;  // by parameters
   std::string device;
+  std::optional<SourceHashes> sources;
+  std::string size;  // "1024x512", "67108864"
   i64 elements = 0;
   std::vector<double> default_ms;
 };
@@ -441,12 +443,19 @@ RecordedPoints points_of(const Database& database, const std::string& path, cons
     if (own != all.device)
       throw kernels::SpecError(path, "records",
                                "of two devices, '" + all.device + "' and '" + own + "': replay wants one");
+    if (all.sources.value_or(record.run.hashes) != record.run.hashes)
+      throw kernels::SpecError(path, "records",
+                               "of two versions of the sources (kernels_sha256, coefficients_sha256): replay "
+                               "wants one");
+    all.sources = record.run.hashes;
+    // A rejected one's is 0 elements: it is of any size. Shapes of as many elements have other loops.
+    const std::string size = record.rows > 0 && record.cols > 0
+                                 ? std::to_string(record.rows) + "x" + std::to_string(record.cols)
+                                 : std::to_string(record.elements);
     if (record.elements > 0) {
-      if (all.elements > 0 && all.elements != record.elements)
-        throw kernels::SpecError(path, "records",
-                                 "of several sizes, " + std::to_string(all.elements) + " and " +
-                                     std::to_string(record.elements) + " elements");
-      all.elements = record.elements;
+      if (all.elements > 0 && all.size != size)
+        throw kernels::SpecError(path, "records", "of several sizes, " + all.size + " and " + size);
+      all.elements = record.elements, all.size = size;
     }
     all.points[record.parameters.dump()].add(record);
     add_default_times(record, all);

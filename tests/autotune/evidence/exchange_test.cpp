@@ -293,6 +293,22 @@ TEST(Exchange, ADatabaseOfOneProblemIsARecordingRelativeToTheDefault) {
   EXPECT_NE(refusal(path, "gelu_backward.f32").find("two devices"), std::string::npos);
 }
 
+// Of other sources or of another shape a ratio says something else, of as many elements, too.
+TEST(Exchange, ADatabaseOfTwoVersionsOrShapesIsRefused) {
+  const kernels::ScratchFolder folder;
+  Record other = row(2, 1.25);
+  other.run.hashes.kernels = "changed";
+  append_records(folder / "versions.jsonl", {row(1, 1), other});
+  EXPECT_NE(refusal(folder / "versions.jsonl").find("of two versions of the sources"), std::string::npos);
+  std::vector<Record> shapes = {row(1, 1), row(2, 1.25)};
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    shapes[i].kernel = "layernorm_forward";
+    shapes[i].rows = i == 0 ? 10 : 100, shapes[i].cols = i == 0 ? 100 : 10;
+  }
+  append_records(folder / "shapes.jsonl", shapes);
+  EXPECT_NE(refusal(folder / "shapes.jsonl").find("of several sizes, 10x100 and 100x10"), std::string::npos);
+}
+
 // What `tune --record` writes has no record of the default; a published one has no samples.
 TEST(Exchange, ADatabaseSaysHowLongTheDefaultTook) {
   const kernels::ScratchFolder folder;
