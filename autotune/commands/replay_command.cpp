@@ -28,10 +28,20 @@ ReplayOptions replay_options(const Words& words) {
     add_number<std::int64_t>(app, "--evaluations", o.evaluations, 1, INT64_MAX);
     add_seed(app, o.seed);
     add_accuracy(app, o.accuracy);
-    add_text(app, "--export-kernel-tuner", o.kernel_tuner);
-    add_text(app, "--export-t4", o.t4);
     kernels::add_result_form(app, o.form, "the result");
   });
+  return o;
+}
+
+ReplayOptions export_options(const Words& words) {
+  ReplayOptions o;
+  read_options(tune_mode("an export"), words, [&](CLI::App& app) {
+    add_recording(app, o.device, o.kernel, o.format);
+    add_text(app, "--export-kernel-tuner", o.kernel_tuner);
+    add_text(app, "--export-t4", o.t4);
+  });
+  if (o.kernel_tuner.empty() && o.t4.empty())
+    throw kernels::SpecError("tune", "--device", "an export takes the name of a file");
   return o;
 }
 
@@ -118,7 +128,8 @@ Recording recording_of(const std::string& device, const std::string& kernel, con
 }
 
 int replay_command(const Words& words) {
-  const ReplayOptions options = replay_options(words);
+  const bool exports = given(words, "--export-kernel-tuner") || given(words, "--export-t4");
+  const ReplayOptions options = exports ? export_options(words) : replay_options(words);
   const std::string path = recorded_path(options.device);
   for (const std::string* const out : {&options.kernel_tuner, &options.t4})
     if (!out->empty())
@@ -127,7 +138,7 @@ int replay_command(const Words& words) {
   if (!options.kernel_tuner.empty())
     export_to(options.kernel_tuner, kernel_tuner_cache(recording), recording, path);
   if (!options.t4.empty()) export_to(options.t4, t4_results(recording), recording, path);
-  if (options.kernel_tuner.empty() && options.t4.empty())
+  if (!exports)
     search_recording(eligible_of(std::move(recording), path, options.accuracy), path, options);
   return kernels::kExitHolds;
 }

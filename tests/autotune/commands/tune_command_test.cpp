@@ -74,6 +74,30 @@ TEST(TuneCommand, NoOutputReplacesWhatItIsMadeOf) {
   EXPECT_FALSE(std::filesystem::exists(folder / "tune_cpu.jsonl"));
 }
 
+// An export is no search, and prints one line.
+TEST(TuneCommand, AnExportRefusesTheOptionsOfASearch) {
+  const kernels::ScratchFolder folder;
+  const std::string records = published_folder() + "/cuda_nvidia_h200_7e14bd12.jsonl";
+  for (const std::vector<std::string>& more : {std::vector<std::string>{"--json"},
+                                               {"--csv"},
+                                               {"--strategy", "random"},
+                                               {"--evaluations", "3"},
+                                               {"--seed", "2"},
+                                               {"--accuracy", "any"}}) {
+    std::vector<std::string> words = {"--device",      "replay:" + records, "--kernel",
+                                      "gelu_backward", "--format",          "bf16",
+                                      "--export-t4",   folder / "t4.json"};
+    words.insert(words.end(), more.begin(), more.end());
+    try {
+      tune_command(words);
+      ADD_FAILURE() << more.front();
+    } catch (const kernels::SpecError& error) {
+      EXPECT_EQ(error.what(), "tune: " + more.front() + ": does not go with an export") << error.what();
+    }
+    EXPECT_FALSE(std::filesystem::exists(folder / "t4.json"));
+  }
+}
+
 TEST(TuneCommand, KernelsOfCodesAreTunedOnCpusAlone) {
   for (const char* device : {"sm_90", "cuda:0"}) {
     try {
