@@ -16,6 +16,7 @@
 #include <sstream>
 #include <thread>
 
+#include "autotune/measure/device.h"
 #include "autotune/measure/timing.h"
 #include "autotune/space/sources.h"
 #include "kernels/support/digest.h"
@@ -91,7 +92,7 @@ std::string first_error(const std::string& log) {
 
 // What every object of a toolchain depends on.
 std::string key_of(const Toolchain& toolchain) {
-  std::string key = toolchain.version + toolchain.headers_hash;
+  std::string key = toolchain.version + toolchain.headers_hash + toolchain.processor;
   for (const std::string& word : toolchain.compiler) key += word + '\n';
   for (const std::string& flag : toolchain.flags) key += flag + '\n';
   return key;
@@ -152,6 +153,7 @@ Toolchain find_toolchain() {
                                         ? "the C++ compiler in CXX does not run: " + tried.front()
                                         : "no C++ compiler (tried CXX, c++, g++)");
   toolchain.source_root = source_root();
+  toolchain.processor = processor_text();
   // The kernels' own flags (cmake/OutgradTargets.cmake); unique symbols would tie two variants of one
   // template together.
   toolchain.flags = {"-std=c++20",

@@ -2,7 +2,7 @@
 // cached on disk.
 //
 // The key of the cache is everything that the object depends on: source, headers' contents, flags, the
-// compiler's own version text.
+// compiler's own version text, and the processor, which is what -march=native goes by.
 #pragma once
 
 #include <functional>
@@ -21,6 +21,7 @@ struct Toolchain {
   std::vector<std::string> flags;
   std::string source_root;  // holds kernels/ and autotune/
   std::string headers_hash;
+  std::string processor;  // what -march=native means here
 };
 
 // $CXX, else the compiler that built this program, else c++ or g++. Throws EnvironmentError when none runs or

@@ -76,6 +76,19 @@ DeviceRecord device_record(const CpuIdentity& cpu) {
   return record;
 }
 
+std::string processor_text() {
+  static const std::set<std::string> kKeys = {
+      "vendor_id", "cpu family",      "model",            "model name",  "flags",
+      "Features",  "CPU implementer", "CPU architecture", "CPU variant", "CPU part"};
+  std::string text;
+  std::ifstream info("/proc/cpuinfo");
+  // the first of the processors: an empty line ends it
+  for (std::string line; std::getline(info, line) && !line.empty();)
+    if (kKeys.contains(line.substr(0, line.find_last_not_of(" \t", line.find(':') - 1) + 1)))
+      text += line + '\n';
+  return text;
+}
+
 std::string utc_now() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};

@@ -20,6 +20,9 @@ struct CpuIdentity {
 CpuIdentity identify_cpu();
 DeviceRecord device_record(const CpuIdentity& cpu);
 
+// All that a compiler's -march=native may go by, as a text: another one on another kind of processor.
+std::string processor_text();
+
 std::string utc_now();  // "2026-11-21T17:00:00Z"
 
 // Physical memory that is free for use now, in bytes.

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <set>
+#include <string>
 
 #include "autotune/cpu/cpu_device.h"
 #include "autotune/cpu/executor.h"
@@ -247,6 +249,21 @@ TEST(Compile, ADirectTableIsAVariantLikeAnyOther) {
   EXPECT_EQ(end.kind, ChildEnd::Kind::kFinished) << end.detail;
   EXPECT_EQ(differences[0], "");
   EXPECT_NE(differences[1].find("dx["), std::string::npos) << differences[1];
+}
+
+// -march=native is another instruction set there: a cache that two machines share has objects for each.
+TEST(Compile, AnObjectOfAnotherProcessorIsNotTaken) {
+  const kernels::ScratchFolder folder;
+  Toolchain toolchain = find_toolchain();
+  EXPECT_NE(toolchain.processor, "");
+  EXPECT_EQ(toolchain.processor, find_toolchain().processor);
+  std::set<std::string> libraries;
+  for (const char* processor : {"one", "another"}) {
+    toolchain.processor = processor;
+    libraries.insert(
+        compile_source("extern \"C\" void f() {}\n", "f", "f", toolchain, compile_settings(folder)).library);
+  }
+  EXPECT_EQ(libraries.size(), 2u);
 }
 
 TEST(Compile, SecondTimeComesFromTheCacheAndFlagsAreInTheKey) {
