@@ -1,6 +1,8 @@
 // Spaces compiled by the host compiler; the winners' header.
 #include "autotune/cpu/cpu_device.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <map>
 
@@ -115,6 +117,12 @@ class CpuDevice : public TuningDevice {
   CpuDevice(const CpuChoices& choices, std::uint64_t seed)
       : choices_(choices), toolchain_(find_toolchain()), cpu_(identify_cpu()),
         run_(identify_run(toolchain_, cpu_, seed)) {
+    // Records name a device of so many threads, and so does a process that looks its schedules up.
+    const int used = std::min(omp_get_max_threads(), omp_get_thread_limit()), may = omp_get_num_procs();
+    if (used != may)
+      throw kernels::SpecError("tune", "OMP_NUM_THREADS",
+                               "OpenMP runs " + std::to_string(used) + " threads on " + std::to_string(may) +
+                                   " processors: what is measured so is not this device's; unset it");
     compiling_.cache_folder = choices.out + "/variants";
     compiling_.jobs = cpu_.threads;
   }

@@ -2,6 +2,7 @@
 #include "autotune/commands/commands.h"
 
 #include <gtest/gtest.h>
+#include <omp.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -72,6 +73,23 @@ TEST(TuneCommand, NoOutputReplacesWhatItIsMadeOf) {
   EXPECT_THROW(tune_command({"--out", folder.path(), "--kernel", "gelu_backward", "--format", "bf16"}),
                kernels::IoError);
   EXPECT_FALSE(std::filesystem::exists(folder / "tune_cpu.jsonl"));
+}
+
+// A record names a device of so many threads, and so does a table's entry.
+TEST(TuneCommand, RefusesToMeasureWithFewerThreadsThanItNames) {
+  const kernels::ScratchFolder folder;
+  const int all = omp_get_max_threads();
+  omp_set_num_threads(all + 1);
+  for (const char* out : {"--out", "--record"}) {
+    try {
+      tune_command({out, folder / "out", "--kernel", "gelu_forward", "--format", "bf16"});
+      ADD_FAILURE() << out;
+    } catch (const kernels::SpecError& error) {
+      EXPECT_NE(std::string(error.what()).find("OMP_NUM_THREADS"), std::string::npos) << error.what();
+    }
+  }
+  omp_set_num_threads(all);
+  EXPECT_FALSE(std::filesystem::exists(folder / "out/tune_cpu.jsonl"));
 }
 
 // An export is no search, and prints one line.
