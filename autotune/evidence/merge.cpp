@@ -77,6 +77,7 @@ double normal_quantile(double confidence) {
 
 struct Estimate {
   double median, low, high, deviation;  // of the logarithm
+  double below, above;  // deviations to either side: an interval of order statistics is not symmetric
   i64 rounds;
 };
 
@@ -89,7 +90,9 @@ Estimate estimate_of(const Record& record) {
   // A bootstrap's interval, which earlier records have, need not hold the median of few rounds.
   const double median = std::clamp(std::log(speedup.median), low, high);
   const double z = normal_quantile(speedup.confidence.value_or(kConfidence));
-  return {median, low, high, std::max((high - low) / (2 * z), kLeastDeviation), rounds_of(record)};
+  const auto deviation = [&](double reach) { return std::max(reach / z, kLeastDeviation); };
+  return {median, low, high, deviation((high - low) / 2), deviation(median - low), deviation(high - median),
+          rounds_of(record)};
 }
 
 bool exclude_each_other(const std::vector<Estimate>& estimates) {
@@ -102,16 +105,18 @@ bool exclude_each_other(const std::vector<Estimate>& estimates) {
 Interval pooled(const std::vector<Estimate>& estimates) {
   const auto& first = estimates.front();
   if (estimates.size() == 1) return {std::exp(first.median), std::exp(first.low), std::exp(first.high)};
-  const auto mean = [&](double between) {  // and its variance
-    double weights = 0, sum = 0;
+  const auto mean = [&](double between) {  // and its deviations to either side
+    double weights = 0, sum = 0, below = 0, above = 0;
     for (const Estimate& e : estimates) {
       const double weight = 1 / (e.deviation * e.deviation + between);
       weights += weight;
       sum += weight * e.median;
+      below += weight * weight * (e.below * e.below + between);
+      above += weight * weight * (e.above * e.above + between);
     }
-    return std::pair(sum / weights, 1 / weights);
+    return std::tuple(sum / weights, std::sqrt(below) / weights, std::sqrt(above) / weights);
   };
-  const double fixed = mean(0).first;
+  const double fixed = std::get<0>(mean(0));
   double q = 0, weights = 0, squares = 0;
   for (const Estimate& e : estimates) {
     const double weight = 1 / (e.deviation * e.deviation);
@@ -121,14 +126,14 @@ Interval pooled(const std::vector<Estimate>& estimates) {
   }
   const double between =
       std::max(0.0, (q - static_cast<double>(estimates.size() - 1)) / (weights - squares / weights));
-  const auto [centre, variance] = mean(between);
-  const double reach = normal_quantile(kConfidence) * std::sqrt(variance);
+  const auto [centre, below, above] = mean(between);
+  const double z = normal_quantile(kConfidence);
   double least = first.low, most = first.high;
   for (const Estimate& e : estimates) least = std::min(least, e.low), most = std::max(most, e.high);
   // What one run has excluded, no majority knows.
   const bool torn = exclude_each_other(estimates);
-  const double low = torn ? least : std::max(centre - reach, least),
-               high = torn ? most : std::min(centre + reach, most);
+  const double low = torn ? least : std::max(centre - z * below, least),
+               high = torn ? most : std::min(centre + z * above, most);
   return {std::exp(std::clamp(centre, low, high)), std::exp(low), std::exp(high)};
 }
 

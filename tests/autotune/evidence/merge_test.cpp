@@ -214,6 +214,19 @@ TEST(Evidence, ThePreciseRunWeighsMore) {
   EXPECT_NEAR(together.median, 1.10, 0.005);
 }
 
+// Such as a busy machine's, with a few rounds. The other run's median is near an end of its interval: so far
+// from the other end, as that run has it, the pooled one lies as well.
+TEST(Evidence, ARunThatSaysNothingChangesNothing) {
+  const std::vector<Record> nothing = run_of("t2", {{"a", 0.774, 0.0007, 2.5}});
+  const ProblemEvidence high = only_problem(run_of("t1", {{"a", 1.195, 0.971, 1.231}}) + nothing),
+                        low = only_problem(run_of("t1", {{"a", 1.01, 1.005, 1.231}}) + nothing);
+  EXPECT_FALSE(high.gain) << interval_text(high.variants[1].speedup);
+  EXPECT_NEAR(high.variants[1].speedup.low, 0.971, 0.005);
+  EXPECT_NEAR(high.variants[1].speedup.high, 1.231, 0.005);
+  EXPECT_NEAR(low.variants[1].speedup.low, 1.005, 0.005);
+  EXPECT_NEAR(low.variants[1].speedup.high, 1.231, 0.005);
+}
+
 TEST(Evidence, RunsThatExcludeEachOtherWidenItAndAreReported) {
   // One says a gain, the other a loss: nobody knows, the default stays.
   const ProblemEvidence torn =
