@@ -10,6 +10,7 @@
 #include "autotune/bench/stores.h"
 #include "autotune/commands/options.h"
 #include "autotune/measure/device.h"
+#include "kernels/host/parallel.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -48,6 +49,13 @@ void add_size_options(CLI::App& app, BenchOptions& o) {
   add_number<i64>(app, "--elements", o.elements, kLeastElements, i64{1} << 32);
 }
 
+// This machine, of whose threads OpenMP runs so many: two benches with other numbers of them do not compare.
+CpuIdentity measured_cpu() {
+  CpuIdentity cpu = identify_cpu();
+  cpu.threads = kernels::thread_count(0);
+  return cpu;
+}
+
 // Says on which machine, and with what.
 void say_machine(const BenchOptions& options, const CpuIdentity& cpu, const std::string& what = "") {
   if (!options.form) std::printf("%s, %d threads%s\n", cpu.model.c_str(), cpu.threads, what.c_str());
@@ -69,7 +77,7 @@ int kernels_mode(const Words& words) {
     add_size_options(app, options);
   });
   require_cpu_device("bench", options.device);
-  const CpuIdentity cpu = identify_cpu();
+  const CpuIdentity cpu = measured_cpu();
   json groups = json::array();
   say_machine(options, cpu);
   for (const FormatId format : options.formats)
@@ -117,7 +125,7 @@ int tuned_mode(const Words& words) {
   settings.cache_folder = out + "/variants";
   const Toolchain toolchain = find_toolchain();
   const EntryPoints before("", problems, toolchain, settings), after(header, problems, toolchain, settings);
-  const CpuIdentity cpu = identify_cpu();
+  const CpuIdentity cpu = measured_cpu();
   json results = json::array();
   say_machine(options, cpu, "; without and with " + header + ", in the same rounds");
   for (const Problem& problem : problems)
@@ -164,7 +172,7 @@ int stores_mode(const Words& words) {
     add_flag(app, "--stores", stores);
   });
   require_cpu_device("bench", options.device);
-  const CpuIdentity cpu = identify_cpu();
+  const CpuIdentity cpu = measured_cpu();
   json groups = json::array();
   say_machine(options, cpu);
   for (const FormatId format : options.formats) {
