@@ -96,7 +96,8 @@ json evidence_json(const std::vector<ProblemEvidence>& problems) {
                 {"rounds", problem.variants[problem.winner].rounds},
                 {"variants", problem.variants.size()},
                 {"conflicts", problem.conflicts}};
-    if (problem.baseline.empty()) row["winner"] = nullptr;
+    if (problem.baseline.empty())
+      for (const char* of_winner : {"winner", "speedup", "runs", "rounds"}) row[of_winner] = nullptr;
     rows.push_back(std::move(row));
   }
   return rows;

@@ -822,5 +822,16 @@ TEST(MergeCommand, SaysWhoWonAndWhatRunsDisagreedIn) {
   EXPECT_EQ(summary["problems"][0]["conflicts"].size(), 1u);
 }
 
+// Its figures would be those of some variant that it does not name.
+TEST(MergeCommand, SaysNothingOfAWinnerWithoutADefault) {
+  const kernels::ScratchFolder folder;
+  append_records(folder / "one.jsonl", {Measured{"a", 1.20, 1.19, 1.21}.record()});
+  Captured captured_out(Captured::kStdout);
+  EXPECT_EQ(tune_command({"--merge", folder / "one.jsonl", "--out", folder / "out.jsonl", "--json"}), 0);
+  const json problem = json::parse(captured_out.release())["problems"].at(0);
+  for (const char* key : {"winner", "speedup", "runs", "rounds"})
+    EXPECT_TRUE(problem.at(key).is_null()) << key << ": " << problem.at(key);
+}
+
 }  // namespace
 }  // namespace outgrad::autotune
