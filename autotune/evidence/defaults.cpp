@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "autotune/evidence/merge.h"
+#include "autotune/measure/timing.h"
 #include "autotune/records/database.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
@@ -32,16 +33,17 @@ std::map<std::string, Loss> losses_in(const ProblemEvidence& place) {
     if (is_measured(evidence) && has_fit_of(evidence.record, of_default))
       best = std::max(best, evidence.speedup.median);
   std::map<std::string, Loss> losses;
-  const auto add = [&](const std::string& name, const json& parameters, const Interval& speedup) {
+  const auto add = [&](const std::string& name, const json& parameters, const Interval& speedup, int rounds) {
     const int changes = parameters.is_null() ? 0 : changes_between(parameters, of_default);
     losses.insert_or_assign(
         name,
-        Loss{name, parameters, {best / speedup.median - 1}, best / speedup.median - 1, changes, speedup});
+        Loss{name, parameters, {best / speedup.median - 1}, best / speedup.median - 1, changes, speedup,
+             rounds >= kLeastRounds && speedup.low > 1});
   };
   for (const VariantEvidence& evidence : place.variants)
     if (is_measured(evidence) && has_fit_of(evidence.record, of_default))
-      add(evidence.name(), evidence.record.parameters, evidence.speedup);
-  add(kDefaultName, nullptr, {});
+      add(evidence.name(), evidence.record.parameters, evidence.speedup, evidence.rounds);
+  add(kDefaultName, nullptr, {}, 0);
   return losses;
 }
 
@@ -51,6 +53,7 @@ Loss joined(const Loss& a, const Loss& b) {
   both.losses.insert(both.losses.end(), b.losses.begin(), b.losses.end());
   both.worst = std::max(a.worst, b.worst);
   both.changes = std::max(a.changes, b.changes);
+  both.gains = a.gains || b.gains;
   both.speedup = {std::min(a.speedup.median, b.speedup.median), std::min(a.speedup.low, b.speedup.low),
                   std::min(a.speedup.high, b.speedup.high)};
   return both;
@@ -94,8 +97,11 @@ std::vector<DefaultChoice> choose_defaults(const std::vector<Record>& records, c
     const auto simplicity = [](const Loss& loss) {
       return std::tuple(loss.variant != kDefaultName, loss.changes, loss.worst, loss.variant);
     };
-    for (std::size_t i = 1; i < choice.table.size(); ++i)
-      if (choice.table[i].worst <= choice.table.front().worst + kLossTie &&
+    const auto may = [](const Loss& loss) { return loss.gains || loss.variant == kDefaultName; };
+    const auto least = std::find_if(choice.table.begin(), choice.table.end(), may);
+    choice.chosen = static_cast<std::size_t>(least - choice.table.begin());
+    for (std::size_t i = choice.chosen + 1; i < choice.table.size(); ++i)
+      if (may(choice.table[i]) && choice.table[i].worst <= least->worst + kLossTie &&
           simplicity(choice.table[i]) < simplicity(choice.choice()))
         choice.chosen = i;
     choices.push_back(std::move(choice));

@@ -23,6 +23,7 @@ struct Loss {
   // parameters in which it differs from the default, where that is most: the measure of simplicity
   int changes = 0;
   Interval speedup{};  // over the default: the least of each end over the places, and of the medians
+  bool gains = false;  // in one place at least it would win (merge.h): more than the noise is for it
 };
 
 inline constexpr const char* kDefaultName = "default";
@@ -32,7 +33,8 @@ struct DefaultChoice {
   std::vector<std::string> places;  // a device and a size: "layernorm_backward.bf16.16384x1024 on cpu: ..."
   // by worst loss; what was not measured in every place, or is barred in one, is not in it
   std::vector<Loss> table;
-  std::size_t chosen = 0;  // the simplest of those that tie with the first
+  // the simplest of those that tie with the first, both of the default and those that gain
+  std::size_t chosen = 0;
 
   const Loss& choice() const { return table[chosen]; }
   bool is_default() const { return choice().variant == kDefaultName; }
