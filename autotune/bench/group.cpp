@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "autotune/bench/compare.h"
+#include "autotune/bench/stores.h"
 #include "autotune/space/accuracy.h"
 #include "kernels/support/statistics.h"
 
@@ -29,6 +30,15 @@ Interval BenchGroup::speed_against(const BenchCase& which, const std::string& pe
   const Interval ratio = ratio_interval(other->ns, which.ns, kept());
   const double scale = which.elements / other->elements;
   return {ratio.median * scale, ratio.low * scale, ratio.high * scale};
+}
+
+void rate(std::vector<StoreSpeed>& stores, const std::vector<std::vector<double>>& ns) {
+  const std::vector<bool> kept = kept_rounds(ns.front());
+  for (std::size_t k = 0; k < stores.size(); ++k) {
+    stores[k].forward = ratio_interval(ns[1], ns[2 * k + 1], kept);
+    stores[k].backward = ratio_interval(ns[2], ns[2 * k + 2], kept);
+    stores[k].kept = kept;
+  }
 }
 
 json to_json(const BenchGroup& group) {

@@ -171,22 +171,21 @@ std::vector<StoreSpeed> store_speeds(StoredLayer layer, FormatId format, i64 n, 
     stores.push_back(std::move(all[k]));
     kept.push_back(std::move(array));
   }
-  std::vector<Workload> workloads;
+  const i64 floats = n * bytes_of(format) / static_cast<i64>(sizeof(float));
+  std::vector<Workload> workloads = {
+      {"copy", 2.0 * static_cast<double>(n * bytes_of(format)), [&] {
+         copy(reinterpret_cast<const float*>(x.get()), reinterpret_cast<float*>(out.get()), floats);
+       }}};
+  std::vector<StoreSpeed> speeds;
   for (const TimedStore& store : stores) {
+    speeds.push_back({store.name, store.forward_bytes, store.backward_bytes});
     workloads.push_back(
         {store.name + " forward", store.forward_bytes * static_cast<double>(n), store.forward});
     workloads.push_back(
         {store.name + " backward", store.backward_bytes * static_cast<double>(n), store.backward});
     store.forward();
   }
-  const auto ns = timed_until(std::move(workloads), rounds, seed);
-  const std::vector<bool> kept_ones = kept_rounds(ns[0]);
-  std::vector<StoreSpeed> speeds;
-  for (std::size_t k = 0; k < stores.size(); ++k) {
-    speeds.push_back({stores[k].name, stores[k].forward_bytes, stores[k].backward_bytes,
-                      ratio_interval(ns[0], ns[2 * k], kept_ones),
-                      ratio_interval(ns[1], ns[2 * k + 1], kept_ones), kept_ones});
-  }
+  rate(speeds, timed_until(std::move(workloads), rounds, seed));
   return speeds;
 }
 

@@ -4,6 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <random>
+
+#include "autotune/bench/stores.h"
+
 namespace outgrad::autotune {
 namespace {
 
@@ -35,6 +40,24 @@ TEST(BenchGroup, AQuietMachineHasFigures) {
   EXPECT_EQ(json["gb_per_s"], 8);
   EXPECT_DOUBLE_EQ(json["share_of_triad"]["median"].get<double>(), 0.8);
   EXPECT_EQ(json["against_torch"]["median"], 2);
+}
+
+// Of kernels that take the same time, each as often disturbed as the other.
+TEST(StoreSpeeds, AreNoneOfTheOrder) {
+  constexpr std::size_t kRounds = 2000;
+  std::mt19937_64 random(1);
+  std::normal_distribution<double> noise(0, 0.1);
+  std::vector<std::vector<double>> ns(5, std::vector<double>(kRounds));
+  for (std::vector<double>& times : ns)
+    for (double& time : times) time = 1e6 * std::exp(noise(random));
+  std::vector<StoreSpeed> stores = {{"plain"}, {"other"}};
+  rate(stores, ns);
+  for (const Interval& speed : {stores[1].forward, stores[1].backward}) {
+    EXPECT_LE(speed.low, 1);
+    EXPECT_GE(speed.high, 1);
+    EXPECT_NEAR(speed.median, 1, 0.03);
+  }
+  EXPECT_EQ(stores[0].forward.median, 1);
 }
 
 // 24 of 30 rounds beside a load: 6 of them are kept, fewer than any 99% interval of a median takes.
