@@ -41,6 +41,7 @@ std::vector<std::string> words_of(const std::string& text) {
 
 kernels::Launch launch_of(std::vector<std::string> command, int output = kernels::Launch::kCaptured) {
   kernels::Launch launch{std::move(command)};
+  launch.environment = {"LC_ALL=C"};  // whose messages complaint() reads
   launch.out = launch.err = output;
   launch.leads_group = true;  // so that a kill reaches the compiler proper
   return launch;

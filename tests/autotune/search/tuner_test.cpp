@@ -286,6 +286,20 @@ TEST(Compile, SecondTimeComesFromTheCacheAndFlagsAreInTheKey) {
   EXPECT_NE(libraries[0], libraries[2]);
 }
 
+// A German compiler has no "error" and no "No space left on device", by which a full disk is told from a
+// variant that does not compile.
+TEST(Compile, CompilersSpeakEnglish) {
+  const kernels::ScratchFolder folder;
+  kernels::write_file(folder / "german",
+                      "#!/bin/sh\n[ \"$1\" = --version ] && echo german 1.0 && exit 0\n"
+                      "[ \"$LC_ALL\" = C ] && echo 'fatal error: No space left on device' >&2 && exit 1\n"
+                      "echo 'Fehler: Auf dem Geraet ist kein Speicherplatz mehr verfuegbar' >&2\nexit 1\n");
+  std::filesystem::permissions(folder / "german", std::filesystem::perms::owner_all);
+  const ScopedVariable compiler("CXX", folder / "german"), locale("LC_ALL", "de_DE.UTF-8");
+  Candidate candidate(default_variant({KernelId::kGeluForward, FormatId::kF32}));
+  EXPECT_THROW(compile({&candidate}, find_toolchain(), compile_settings(folder)), kernels::IoError);
+}
+
 TEST(Compile, WithoutACompilerNamesIt) {
   const ScopedVariable variable("CXX", "/no/such/compiler");
   try {
