@@ -61,6 +61,11 @@ std::string machine_of(const Node& device) {
                        : device["name"].text();
 }
 
+std::string machine_of(const autotune::DeviceRecord& device) {
+  return device.name ? *device.name
+                     : fmt::format("{}, {} threads", device.model.value_or(""), device.threads.value_or(0));
+}
+
 void read_bench(const Node& node, ComparedFile& result) {
   result.machine = machine_of(node["device"]);
   for (const Node& group : node["groups"].items()) {
@@ -121,9 +126,14 @@ ComparedFile read_tuning(const std::string& file) {
     result.figures.push_back(speed(fmt::format("{} {}, {}", format, kernel, size), "over default",
                                    ratio.median, ratio.low, ratio.high));
   }
-  const auto& device = database.records.back().run.device;
-  const nlohmann::json described = to_json(device);
-  result.machine = described.value("name", described.value("model", ""));
+  for (const autotune::Record& record : database.records) {
+    if (!record.is_of_a_variant()) continue;
+    const std::string machine = machine_of(record.run.device);
+    if (result.machine.empty()) result.machine = machine;
+    if (machine != result.machine)
+      throw kernels::SpecError(file, "device",
+                               fmt::format("records are of two, '{}' and '{}'", result.machine, machine));
+  }
   return result;
 }
 

@@ -156,6 +156,12 @@ TEST_F(Compare, OtherFilesAreRefusedWithTheirPlace) {
   EXPECT_NE(read(folder_ / "half.json").find("half.json: line 1, column 2: is not JSON"), std::string::npos);
   kernels::write_file(folder_ / "empty.jsonl", "");
   EXPECT_NE(read(folder_ / "empty.jsonl").find("has no records"), std::string::npos);
+  std::string both_devices;
+  for (const char* device : {"cuda_nvidia_h200_7e14bd12", "cpu_amd_epyc_8d15751e"})
+    both_devices += kernels::read_file(kData + "tuned/" + device + ".jsonl");
+  kernels::write_file(folder_ / "merged.jsonl", both_devices);
+  EXPECT_TRUE(read(folder_ / "merged.jsonl")
+                  .ends_with("device: records are of two, 'NVIDIA H200' and 'AMD EPYC, 2 threads'"));
   const auto both = [&](const std::string& one, const std::string& other) {
     return refusal_of([&] { compare(read_compared(kData + one), read_compared(kData + other)); });
   };
