@@ -24,9 +24,9 @@ struct StoreSpeed {
   std::vector<bool> kept{};  // which rounds were quiet enough to count
 };
 
-// The speeds of stores whose names and bytes are there, from the times of all rounds: the ceiling's, which say
-// what rounds are kept, then of each store its forward's and its backward's. Were the plain forward's to say
-// it, it would be in rounds in which it was fast, and every other one would seem slow.
+// The speeds of stores whose names and bytes are there, from the times of all rounds: the ceiling's, which
+// say what rounds are kept, then of each store its forward's and its backward's. Were the plain forward's to
+// say it, it would be in rounds in which it was fast, and every other one would seem slow.
 void rate(std::vector<StoreSpeed>& stores, const std::vector<std::vector<double>>& ns);
 
 // The first is the plain one, whose ratios are 1. n elements, for LayerNorm in rows of 1024; threads: all.

@@ -265,7 +265,7 @@ grep -q '"store": "bf16 y with its branch"' stores.json ||
   fail "bench --stores does not time a y with its branch"
 grep -q '"store": "int8 y beside y"' stores.json || fail "bench --stores does not time a norm's y in int8"
 OMP_NUM_THREADS=3 "$root/outgrad" bench --stores --format bf16 --elements 4096 --rounds 9 --json >stores.json
-grep -q '"threads": 3' stores.json || fail "bench does not say on how many threads it ran: $(head -c 400 stores.json)"
+grep -q '"threads": 3' stores.json || fail "bench does not say on how many threads it ran"
 rm stores.json
 refuses 2 eval
 refuses 2 eval --op frob
