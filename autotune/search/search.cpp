@@ -27,6 +27,11 @@ std::string key_of(const AnyVariant& variant) {
                                           : kernels::sha256(variant.fit->header));
 }
 
+// Whether a rejection is the variant's own, rather than of a machine that was busy, or full, that day.
+bool says_something(const std::string& reason) {
+  return reason != name_of(Reason::kCompilerTimeout) && reason != name_of(Reason::kOutOfMemory);
+}
+
 class Search {
  public:
   Search(Tunable& space, const SearchSettings& settings, const Known& known, const RunIdentity& run,
@@ -89,7 +94,7 @@ class Search {
     if (!point) return;
     if (record.state == "timed" && record.speedup)
       earlier[*point] = 1 / record.speedup->median;
-    else if (record.state == "rejected")
+    else if (record.state == "rejected" && says_something(record.rejected.reason))
       earlier.try_emplace(*point, std::nullopt);
   }
 

@@ -276,6 +276,21 @@ TEST(Search, RecordsOfNoPointAreNoEvidence) {
   EXPECT_EQ(result.evaluated, 4u);
 }
 
+// A busy machine's rejections are tried again; those that say something of the variant are not.
+TEST(Search, WhatLackedTimeOrMemoryIsTriedAgain) {
+  for (const auto& [reason, known] : {std::pair(Reason::kCompilerTimeout, 0u), {Reason::kOutOfMemory, 0u},
+                                      {Reason::kCompilerError, 1u}, {Reason::kWrongAnswer, 1u}}) {
+    const kernels::ScratchFolder folder;
+    Trial run;
+    run.settings.evaluations = 4;
+    Record rejected;
+    rejected.parameters = run.space.variant(3)->parameters();
+    rejected.state = "rejected", rejected.rejected.reason = name_of(reason);
+    run.known.records = {rejected};
+    EXPECT_EQ(run(folder / "db.jsonl").known, known) << name_of(reason);
+  }
+}
+
 // The winner of two that are as fast is the one whose error is smaller, else the one nearer to the default.
 TEST(Search, NearTiesGoToTheSmallerErrorThenToTheSimplerVariant) {
   const auto timed =
