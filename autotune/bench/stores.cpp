@@ -173,9 +173,8 @@ std::vector<StoreSpeed> store_speeds(StoredLayer layer, FormatId format, i64 n, 
   }
   const i64 floats = n * bytes_of(format) / static_cast<i64>(sizeof(float));
   std::vector<Workload> workloads = {
-      {"copy", 2.0 * static_cast<double>(n * bytes_of(format)), [&] {
-         copy(reinterpret_cast<const float*>(x.get()), reinterpret_cast<float*>(out.get()), floats);
-       }}};
+      {"copy", 2.0 * static_cast<double>(n * bytes_of(format)),
+       [&] { copy(reinterpret_cast<const float*>(x.get()), reinterpret_cast<float*>(out.get()), floats); }}};
   std::vector<StoreSpeed> speeds;
   for (const TimedStore& store : stores) {
     speeds.push_back({store.name, store.forward_bytes, store.backward_bytes});

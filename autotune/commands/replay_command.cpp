@@ -138,8 +138,7 @@ int replay_command(const Words& words) {
   if (!options.kernel_tuner.empty())
     export_to(options.kernel_tuner, kernel_tuner_cache(recording), recording, path);
   if (!options.t4.empty()) export_to(options.t4, t4_results(recording), recording, path);
-  if (!exports)
-    search_recording(eligible_of(std::move(recording), path, options.accuracy), path, options);
+  if (!exports) search_recording(eligible_of(std::move(recording), path, options.accuracy), path, options);
   return kernels::kExitHolds;
 }
 

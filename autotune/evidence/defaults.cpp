@@ -35,10 +35,13 @@ std::map<std::string, Loss> losses_in(const ProblemEvidence& place) {
   std::map<std::string, Loss> losses;
   const auto add = [&](const std::string& name, const json& parameters, const Interval& speedup, int rounds) {
     const int changes = parameters.is_null() ? 0 : changes_between(parameters, of_default);
-    losses.insert_or_assign(
-        name,
-        Loss{name, parameters, {best / speedup.median - 1}, best / speedup.median - 1, changes, speedup,
-             rounds >= kLeastRounds && speedup.low > 1});
+    losses.insert_or_assign(name, Loss{name,
+                                       parameters,
+                                       {best / speedup.median - 1},
+                                       best / speedup.median - 1,
+                                       changes,
+                                       speedup,
+                                       rounds >= kLeastRounds && speedup.low > 1});
   };
   for (const VariantEvidence& evidence : place.variants)
     if (is_measured(evidence) && has_fit_of(evidence.record, of_default))

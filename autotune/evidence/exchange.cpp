@@ -422,8 +422,8 @@ void add_default_times(const Record& record, RecordedPoints& all) {
   const bool own = record.is_default == true;
   const std::size_t before = all.default_ms.size();
   for (const Record::Rounds* rounds : {&record.screening, &record.final})
-    for (const double ns : (rounds->default_ns || !own ? rounds->default_ns : rounds->ns)
-                               .value_or(std::vector<double>{}))
+    for (const double ns :
+         (rounds->default_ns || !own ? rounds->default_ns : rounds->ns).value_or(std::vector<double>{}))
       all.default_ms.push_back(ns * 1e-6);
   const std::optional<Problem> problem = problem_named(problem_of(record));
   if (!own || all.default_ms.size() > before || !problem || !record.gb_per_s || record.elements < 1) return;

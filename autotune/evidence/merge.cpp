@@ -91,7 +91,12 @@ Estimate estimate_of(const Record& record) {
   const double median = std::clamp(std::log(speedup.median), low, high);
   const double z = normal_quantile(speedup.confidence.value_or(kConfidence));
   const auto deviation = [&](double reach) { return std::max(reach / z, kLeastDeviation); };
-  return {median, low, high, deviation((high - low) / 2), deviation(median - low), deviation(high - median),
+  return {median,
+          low,
+          high,
+          deviation((high - low) / 2),
+          deviation(median - low),
+          deviation(high - median),
           rounds_of(record)};
 }
 

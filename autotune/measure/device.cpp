@@ -78,8 +78,8 @@ DeviceRecord device_record(const CpuIdentity& cpu) {
 
 std::string processor_text() {
   static const std::set<std::string> kKeys = {
-      "vendor_id", "cpu family",      "model",            "model name",  "flags",
-      "Features",  "CPU implementer", "CPU architecture", "CPU variant", "CPU part"};
+      "vendor_id",       "cpu family",       "model",       "model name", "flags", "Features",
+      "CPU implementer", "CPU architecture", "CPU variant", "CPU part"};
   std::string text;
   std::ifstream info("/proc/cpuinfo");
   // the first of the processors: an empty line ends it

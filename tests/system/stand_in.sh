@@ -24,6 +24,8 @@ case $command in
   check) outputs=() ;;
   *) outputs=("$out") ;;
 esac
+# the tuner refuses it
+[[ $command != tune || -z ${OMP_NUM_THREADS:-} ]] || exit 2
 echo "$command $input" >>"$STAND_IN_LOG"
 [[ $command == tune ]] && suffix=.new || suffix=
 for output in "${outputs[@]}"; do
