@@ -86,10 +86,12 @@ Estimate estimate_of(const Record& record) {
   // Two runs of one binary differ by more than this, by where its pages lie: an interval cannot be trusted to
   // be narrower.
   constexpr double kLeastDeviation = 1e-3;
-  const double low = std::log(speedup.low), high = std::log(speedup.high);
+  double low = std::log(speedup.low), high = std::log(speedup.high);
   // A bootstrap's interval, which earlier records have, need not hold the median of few rounds.
   const double median = std::clamp(std::log(speedup.median), low, high);
-  const double z = normal_quantile(speedup.confidence.value_or(kConfidence));
+  const double z = normal_quantile(kConfidence),
+               wider = std::max(1.0, z / normal_quantile(speedup.confidence.value_or(kConfidence)));
+  low = median - wider * (median - low), high = median + wider * (high - median);
   const auto deviation = [&](double reach) { return std::max(reach / z, kLeastDeviation); };
   return {median,
           low,

@@ -214,6 +214,19 @@ TEST(Evidence, ThePreciseRunWeighsMore) {
   EXPECT_NEAR(together.median, 1.10, 0.005);
 }
 
+// What is printed, and wins, is an interval at kConfidence.
+TEST(Evidence, AnIntervalOfLessConfidenceIsTakenForAWiderOne) {
+  std::vector<Record> records = run_of("t1", {{"a", 1.2, 1.1, 1.25}});
+  for (Record& record : records)
+    if (record.is_default != true) record.speedup->confidence = 0.5;
+  const Interval wider = only_problem(records).variants[1].speedup;
+  constexpr double kFactor = 2.5758293 / 0.6744898;  // of the normal quantiles
+  EXPECT_NEAR(wider.median, 1.2, 1e-9);
+  EXPECT_NEAR(std::log(1.2 / wider.low), kFactor * std::log(1.2 / 1.1), 1e-6);
+  EXPECT_NEAR(std::log(wider.high / 1.2), kFactor * std::log(1.25 / 1.2), 1e-6);
+  EXPECT_FALSE(only_problem(records).gain);
+}
+
 // Such as a busy machine's, with a few rounds. The other run's median is near an end of its interval: so far
 // from the other end, as that run has it, the pooled one lies as well.
 TEST(Evidence, ARunThatSaysNothingChangesNothing) {
