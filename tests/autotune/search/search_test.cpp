@@ -278,8 +278,10 @@ TEST(Search, RecordsOfNoPointAreNoEvidence) {
 
 // A busy machine's rejections are tried again; those that say something of the variant are not.
 TEST(Search, WhatLackedTimeOrMemoryIsTriedAgain) {
-  for (const auto& [reason, known] : {std::pair(Reason::kCompilerTimeout, 0u), {Reason::kOutOfMemory, 0u},
-                                      {Reason::kCompilerError, 1u}, {Reason::kWrongAnswer, 1u}}) {
+  for (const auto& [reason, known] : {std::pair(Reason::kCompilerTimeout, 0u),
+                                      {Reason::kOutOfMemory, 0u},
+                                      {Reason::kCompilerError, 1u},
+                                      {Reason::kWrongAnswer, 1u}}) {
     const kernels::ScratchFolder folder;
     Trial run;
     run.settings.evaluations = 4;
