@@ -13,6 +13,8 @@ nor codes that no graph keeps. What PyTorch does not count is what its own autog
 change through .data, or by another library.
 """
 
+import ctypes
+import math
 from typing import Any
 
 import torch
@@ -37,31 +39,28 @@ LEAST_OF_ACTIVATIONS = 1.0
 LEAST, MOST = 2.0**-100, 2.0**127
 
 
-def _largest_of(x: torch.Tensor) -> torch.Tensor:
-    """The largest finite magnitude of x in float32; 0 if there is none."""
-    if x.numel() == 0:
-        return x.new_zeros((), dtype=torch.float32)
-    if x.device.type == "cpu":  # in one pass; on a GPU, who looks at the result would wait for it
-        low, high = torch.aminmax(x)
-        if low.isfinite() and high.isfinite():
-            return torch.maximum(-low, high).float()
-    return x.abs().nan_to_num(nan=0.0, posinf=0.0).amax().float()
-
-
-@torch.library.custom_op("outgrad::fp8_scale", mutates_args=())
+@library.python_operator("fp8_scale", lambda x, fp8, least: x.new_empty((1,), dtype=torch.float32))
 def scale_of(x: torch.Tensor, fp8: int, least: float) -> torch.Tensor:
     """The scale of x, [1]. A largest magnitude below `least` counts as `least`, and one above 2^127 as 2^127,
     so that what exceeds that is saturated."""
-    # quarters, since PyTorch multiplies by a reciprocal, which is subnormal above 2^126
-    return (LARGEST[fp8] / 4 / (_largest_of(x).clamp(least, MOST) / 4)).view(1)
+    # RN(RN(4 / largest) LARGEST / 4): of quarters, whose reciprocals are no subnormal numbers
+    if x.device.type == "cpu" or x.numel() == 0:  # in one pass; on a GPU, who looks at it would wait for it
+        low, high = (one.item() for one in torch.aminmax(x)) if x.numel() > 0 else (0.0, 0.0)
+        largest = max(-low, high)
+        if math.isfinite(largest):
+            quarters = _rounded(4 / min(max(largest, least), MOST))
+            return x.new_full((1,), LARGEST[fp8] / 4 * quarters, dtype=torch.float32)
+    found = torch.linalg.vector_norm(x.nan_to_num(0.0, 0.0, 0.0), torch.inf, dtype=torch.float32)
+    return ((found.clamp(least, MOST) / 4).reciprocal() * (LARGEST[fp8] / 4)).view(1)
 
 
-@scale_of.register_fake
-def _(x: torch.Tensor, fp8: int, least: float) -> torch.Tensor:
-    return x.new_empty((1,), dtype=torch.float32)
+def _rounded(value: float) -> float:
+    """To float32; a quotient of two such numbers that was rounded to float64 is then rounded once."""
+    return ctypes.c_float(value).value
 
 
-@torch.library.custom_op("outgrad::fp8_encode", mutates_args=())
+@library.python_operator("fp8_encode",
+    lambda x, scale, fp8: x.new_empty((x.numel(),), dtype=torch.uint8))
 def encode(x: torch.Tensor, scale: torch.Tensor, fp8: int) -> torch.Tensor:
     """The codes of x in the order of its elements, one byte each."""
     if x.device.type == "cpu" and x.element_size() == 2 and x.numel() >= 2**18:  # four times those there are
@@ -75,15 +74,11 @@ def _codes(x: torch.Tensor, scale: torch.Tensor, fp8: int) -> torch.Tensor:
     return (x * scale).clamp_(-LARGEST[fp8], LARGEST[fp8]).to(TYPES[fp8]).view(torch.uint8)
 
 
-@encode.register_fake
-def _(x: torch.Tensor, scale: torch.Tensor, fp8: int) -> torch.Tensor:
-    return x.new_empty((x.numel(),), dtype=torch.uint8)
-
-
-@torch.library.custom_op("outgrad::fp8_decode", mutates_args=())
+@library.python_operator("fp8_decode",
+    lambda codes, scale, fp8, dtype: torch.empty_like(codes, dtype=dtype))
 def decode(codes: torch.Tensor, scale: torch.Tensor, fp8: int, dtype: torch.dtype) -> torch.Tensor:
     """What the codes stand for, rounded to dtype."""
-    if codes.device.type == "cpu":
+    if codes.device.type == "cpu" and codes.numel() > 2**8:  # more than those there are
         every = torch.arange(2**8, dtype=torch.uint8, device="cpu")
         return library.looked_up(_values(every, scale, fp8, dtype), codes)
     return _values(codes, scale, fp8, dtype)
@@ -91,11 +86,6 @@ def decode(codes: torch.Tensor, scale: torch.Tensor, fp8: int, dtype: torch.dtyp
 
 def _values(codes: torch.Tensor, scale: torch.Tensor, fp8: int, dtype: torch.dtype) -> torch.Tensor:
     return codes.view(TYPES[fp8]).float().div_(scale).to(dtype)
-
-
-@decode.register_fake
-def _(codes: torch.Tensor, scale: torch.Tensor, fp8: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty_like(codes, dtype=dtype)
 
 
 # --- One storage for all that keep a tensor -------------------------------------------------------

@@ -10,45 +10,48 @@ an operator, as in fp8.py.
 
 import torch
 
+from . import library
+
 BLOCK = 32
 LARGEST = torch.finfo(torch.float8_e4m3fn).max
-_BIAS = 127  # of E8M0, the type of a scale
+# A scale's bits are biased as the exponent of a float32 is. Added to the bits of a block's largest m 2^k,
+# 1 <= m < 2, this takes 8 from the exponent, or 7 where m > 448 / 256.
+_TO_SCALE = (1 << 23) - 1 - int((LARGEST / 256 - 1) * 2**23) - (8 << 23)
 
 
 def _power(exponents: torch.Tensor) -> torch.Tensor:
-    """2^e in float32, for -126 <= e <= 127."""
-    return (exponents.to(torch.int32) + _BIAS << 23).view(torch.float32)
+    """Numbers of float32 with these biased exponents, int32."""
+    return (exponents << 23).view(torch.float32)
 
 
-@torch.library.custom_op("outgrad::mxfp8_encode", mutates_args=())
+@library.python_operator("mxfp8_encode", lambda x: (x.new_empty((x.numel(),), dtype=torch.uint8),
+    x.new_empty(((x.numel() + BLOCK - 1) // BLOCK,), dtype=torch.uint8)))
 def encode(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The codes of x in the order of its elements, and the scales of the blocks, one byte each."""
     n = x.numel()
-    blocks = torch.nn.functional.pad(x.float().flatten(), (0, -n % BLOCK)).view(-1, BLOCK)
-    mantissa, exponent = torch.frexp(blocks.abs().nan_to_num_(nan=0.0, posinf=0.0).amax(1))
-    # a largest m 2^k, 1/2 <= m < 1, is at most 448 2^e for e = k - 9 if m <= 448 / 512
-    exponent = (exponent - 9 + (mantissa > LARGEST / 512)).clamp_(min=1 - _BIAS)
-    blocks *= _power(-exponent)[:, None]
-    codes = blocks.clamp_(-LARGEST, LARGEST).to(torch.float8_e4m3fn).flatten().view(torch.uint8)
-    return codes if codes.numel() == n else codes[:n].clone(), (exponent + _BIAS).to(torch.uint8)
+    values = x.float().flatten()
+    if n % BLOCK != 0:
+        values = torch.nn.functional.pad(values, (0, -n % BLOCK))
+    blocks = values.view(-1, BLOCK)
+    largest = blocks.abs().nan_to_num_(nan=0.0, posinf=0.0).amax(1)
+    scales = largest.view(torch.int32).add_(_TO_SCALE).bitwise_right_shift_(23).clamp_(min=1)
+    codes = (blocks / _power(scales)[:, None]).clamp_(-LARGEST, LARGEST)
+    codes = codes.to(torch.float8_e4m3fn).flatten().view(torch.uint8)
+    return codes if codes.numel() == n else codes[:n].clone(), scales.to(torch.uint8)
 
 
-@encode.register_fake
-def _(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return (x.new_empty((x.numel(),), dtype=torch.uint8),
-        x.new_empty(((x.numel() + BLOCK - 1) // BLOCK,), dtype=torch.uint8))
-
-
-@torch.library.custom_op("outgrad::mxfp8_decode", mutates_args=())
+@library.python_operator("mxfp8_decode", lambda codes, scales, dtype: torch.empty_like(codes, dtype=dtype))
 def decode(codes: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """What the codes stand for, rounded to dtype. Beyond dtype's largest number, to where a code may be
     rounded up, it is that number."""
-    values = codes.view(torch.float8_e4m3fn).float()
-    powers = _power(scales.to(torch.int32) - _BIAS)
+    every = (torch.arange(2**8, dtype=torch.uint8, device="cpu") if codes.device.type == "cpu"
+        and codes.numel() > 2**8 else None)
+    values = (codes.view(torch.float8_e4m3fn).float() if every is None
+        else library.looked_up(every.view(torch.float8_e4m3fn).float(), codes))
+    powers = _power(scales.to(torch.int32))
+    if len(values) % BLOCK == 0:
+        values.view(-1, BLOCK).mul_(powers[:, None])
+    else:
+        values.mul_(powers.repeat_interleave(BLOCK)[: len(values)])
     most = torch.finfo(dtype).max
-    return values.mul_(powers.repeat_interleave(BLOCK)[: len(values)]).clamp_(-most, most).to(dtype)
-
-
-@decode.register_fake
-def _(codes: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty_like(codes, dtype=dtype)
+    return values.clamp_(-most, most).to(dtype)

@@ -38,6 +38,8 @@ by that quotient. As the weights only say how often a row is drawn, their own ro
 
 import torch
 
+from . import library
+
 _WORD = 2**32 - 1
 _MOST_BITS = 30  # of a weight
 # A row's largest element becomes a number in [2^11, 2^12), and squares become integers of up to 24 bits. Each
@@ -123,7 +125,8 @@ def draw(weights: torch.Tensor, seed: torch.Tensor, k: int) -> tuple[torch.Tenso
     return index, torch.where(played, piece.double() / lengths[index], 1.0)
 
 
-@torch.library.custom_op("outgrad::sampled_rows", mutates_args=())
+@library.python_operator("sampled_rows", lambda x, given, seed, k, dtype: (
+    x.new_empty((k, x.shape[1]), dtype=dtype), x.new_empty((k,), dtype=torch.int32)))
 def sample(x: torch.Tensor, given: torch.Tensor | None, seed: torch.Tensor, k: int,
         dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """k rows of x, [n, columns], each over its probability, rounded once to dtype, [k, columns]; and which
@@ -133,9 +136,3 @@ def sample(x: torch.Tensor, given: torch.Tensor | None, seed: torch.Tensor, k: i
     weights, no_number = weights_of(x, given)
     index, over = draw(weights, seed, k)
     return (x[index].float() * (over + no_number).float()[:, None]).to(dtype), index.int()
-
-
-@sample.register_fake
-def _(x: torch.Tensor, given: torch.Tensor | None, seed: torch.Tensor, k: int,
-        dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    return x.new_empty((k, x.shape[1]), dtype=dtype), x.new_empty((k,), dtype=torch.int32)

@@ -8,12 +8,13 @@ import pickle
 
 import pytest
 import torch
+from drift_test import Calls
 from functional_test import UNIT_ROUNDOFF
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import TensorWeakRef
 
 import outgrad
-from outgrad import fp8, library
+from outgrad import fp8, library, mxfp8
 
 FORMATS = [torch.float32, torch.float16, torch.bfloat16]
 formats = pytest.mark.parametrize("dtype", FORMATS)
@@ -94,6 +95,20 @@ def test_what_is_no_number_has_no_part_in_the_scale(dtype, of):
 
 
 @kinds
+@formats
+def test_a_scale_has_the_bits_that_devices_give(dtype, of):
+    """A CPU computes it in float64, unless there is an infinity, which counts for nothing: then as a device
+    does."""
+    draw, most = torch.Generator().manual_seed(of), torch.finfo(dtype).max
+    for power in range(-149, 128):
+        x = (torch.rand(2, generator=draw) + 1).double().mul_(2.0**power).clamp_(max=most).to(dtype)
+        for least in (fp8.LEAST, fp8.LEAST_OF_ACTIVATIONS):
+            scale = fp8.scale_of(x, of, least)
+            assert torch.equal(scale, fp8.scale_of(torch.cat((x, x.new_tensor([-math.inf]))), of, least))
+            assert scale.dtype == torch.float32 and scale.shape == (1,)
+
+
+@kinds
 def test_a_scale_is_none_that_flushing_subnormals_makes_0(of):
     x = torch.tensor([1.5e38, -5e37])
     want = decoded(x, of)
@@ -104,6 +119,47 @@ def test_a_scale_is_none_that_flushing_subnormals_makes_0(of):
     finally:
         torch.set_flush_denormal(False)
     assert found[1] == want[1] > 0 and torch.equal(found[0], want[0])
+
+
+# What each call gives PyTorch to do on a CPU, where views and arrays without values are nothing.
+OPERATIONS = {
+    "scale": 4,  # aminmax, two numbers read, one written
+    "encode": 3,
+    "decode": 3,
+    "mxfp8 encode": 12,
+    "mxfp8 decode": 6,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_few_operations_make_codes(dtype, monkeypatch):
+    """A layer of few rows waits for the host, whose time goes with their number."""
+    x = torch.randn(4, 64).to(dtype)
+    scale, (codes, scales) = fp8.scale_of(x, E4M3, fp8.LEAST), mxfp8.encode(x)
+    nothing = {"detach", "view", "_unsafe_view", "slice", "unsqueeze"}
+    monkeypatch.setattr(library, "is_watched", lambda x: False)
+    for name, call in {
+        "scale": lambda: fp8.scale_of(x, E4M3, fp8.LEAST),
+        "encode": lambda: fp8.encode(x, scale, E4M3),
+        "decode": lambda: fp8.decode(codes, scale, E4M3, dtype),
+        "mxfp8 encode": lambda: mxfp8.encode(x),
+        "mxfp8 decode": lambda: mxfp8.decode(codes, scales, dtype),
+    }.items():
+        with Calls() as calls:
+            call()
+        found = {one: count for one, count in calls.all.items() if one not in nothing}
+        assert sum(found.values()) <= OPERATIONS[name], (name, found)
+
+
+def test_an_operator_in_python_is_called_where_something_watches():
+    x = torch.randn(4, 64)
+    with Calls() as calls:
+        outgrad.gated(x, x, store="e4m3")
+    assert calls.all["fp8_scale"] == calls.all["fp8_encode"] == 2
+    traced = torch.jit.trace(lambda x: fp8.scale_of(x, E4M3, fp8.LEAST), x)
+    assert "fp8_scale" in str(traced.graph)
+    assert torch.equal(traced(2 * x), fp8.scale_of(2 * x, E4M3, fp8.LEAST))
+    assert fp8.scale_of(x.to("meta"), E4M3, fp8.LEAST).is_meta
 
 
 # --- Offers ---------------------------------------------------------------------------------------
