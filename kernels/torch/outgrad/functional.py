@@ -345,8 +345,11 @@ def _keeping(name: str, index: int, store: str) -> Callable[..., Any]:
     operation = _keeping_beside(name, encode, decode, dithered, of.keeps_y, shown=2 * scaled)
     if not scaled:
         return operation
+    keeping_y = _keeping_y(name, index)
 
     def function(x: torch.Tensor) -> torch.Tensor:
+        if not torch.is_grad_enabled():
+            return keeping_y(x)  # the same y, without codes that nothing would read
         y, scale, codes = operation(x)
         fp8.offer(y, number, codes, scale)
         return y

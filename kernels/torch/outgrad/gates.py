@@ -210,6 +210,8 @@ def _of(function: str, operations: dict[tuple[str, str], functional._Operation],
     known = isinstance(store, str) and store in stores.OF_PAIRS
     if not known or stores.for_pair(store, name, dtype) != store:
         raise ValueError(f"outgrad.{function}: {stores.why_not_pair(store)}")
+    if store in _CODES and not torch.is_grad_enabled():
+        store = stores.DEFAULT_OF_PAIRS  # the same z, without codes that nothing would read
     return operations[name, store]
 
 

@@ -162,6 +162,20 @@ def test_an_operator_in_python_is_called_where_something_watches():
     assert fp8.scale_of(x.to("meta"), E4M3, fp8.LEAST).is_meta
 
 
+@pytest.mark.parametrize("function, beside", [
+    (lambda x: outgrad.gated(x, x, store="e4m3"), "fp8_"),
+    (lambda x: outgrad.gated(x, x, store="mxfp8"), "mxfp8_"),
+    (lambda x: outgrad.gated_linear(x, None, torch.ones(3, 32), store="e5m2"), "fp8_"),
+    (lambda x: outgrad.gelu(x, store="e4m3+bit"), "fp8_"),
+])
+def test_without_a_graph_there_are_no_codes(function, beside):
+    """The same results, in as much time as where nothing is kept in 8 bits."""
+    x = torch.randn(4, 64, requires_grad=True)
+    with torch.no_grad(), Calls() as calls:
+        found = function(x)
+    assert torch.equal(found, function(x)) and not [one for one in calls.all if one.startswith(beside)]
+
+
 # --- Offers ---------------------------------------------------------------------------------------
 
 
