@@ -47,8 +47,9 @@ def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
     columns = x.shape[dim]
     if columns > library.MOST_SOFTMAX:
         raise ValueError(f"outgrad.softmax: a row of {columns} elements, where at most 2^23 have codes")
-    rows = x.movedim(dim, -1).contiguous()
-    return _softmax(rows, columns).movedim(-1, dim)
+    if dim in (-1, x.dim() - 1):
+        return _softmax(x.contiguous(), columns)
+    return _softmax(x.movedim(dim, -1).contiguous(), columns).movedim(-1, dim)
 
 
 def softmax_bound(n: int, total: float, spread: float, largest: float) -> float:
