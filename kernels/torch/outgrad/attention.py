@@ -6,12 +6,14 @@ of the probabilities it may keep their codes of 8 bits (softmax.py). Then the gr
 probabilities p' that these stand for, and the one of the scores is within softmax_bound.
 """
 
+import contextlib
 import math
 from typing import Any, Literal
 
 import torch
 
 from . import functional, library, stores
+from .arguments import is_one_of, is_within, shown
 
 
 def _softmax_gradient(dp: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
@@ -138,6 +140,35 @@ def _fused_applies(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torc
         or torch.backends.cuda.can_use_efficient_attention(parameters))
 
 
+def _batch_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[int, ...]:
+    """The dimensions before the last two of what these give."""
+    if min(q.dim(), k.dim(), v.dim()) >= 2 and k.shape[-2] == v.shape[-2] and q.shape[-1] == k.shape[-1]:
+        first, *others = (one.shape[:-2] for one in (q, k, v))
+        if all(one == first for one in others):
+            return first
+        with contextlib.suppress(RuntimeError):
+            return torch.broadcast_shapes(first, *others)
+    raise ValueError(f"outgrad.attention: q of shape {tuple(q.shape)}, k {tuple(k.shape)} and v "
+        f"{tuple(v.shape)} do not fit together")
+
+
+def _expect_mask(mask: object, q: torch.Tensor, scores: tuple[int, ...]) -> None:
+    """scores: their shape, which a mask may be repeated to."""
+    if not (isinstance(mask, torch.Tensor) and mask.device == q.device and mask.layout is torch.strided
+            and (mask.dtype in (torch.bool, torch.float64) or mask.dtype in library.FORMATS)):
+        found = f"{mask.dtype} on {mask.device}" if isinstance(mask, torch.Tensor) else type(mask).__name__
+        raise TypeError(f"outgrad.attention: attn_mask is {found}; a dense boolean or floating tensor "
+            f"on {q.device} is needed")
+    of_scores = scores[len(scores) - mask.dim() :]
+    if mask.dim() > len(scores) or any(one not in (1, all_of_it)
+            for one, all_of_it in zip(mask.shape, of_scores, strict=True)):
+        raise ValueError(f"outgrad.attention: attn_mask has shape {tuple(mask.shape)}, the scores have "
+            f"{scores}")
+    if mask.requires_grad:
+        raise ValueError("outgrad.attention: attn_mask requires a gradient, which it does not get; use "
+            "scaled_dot_product_attention")
+
+
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attn_mask: torch.Tensor | None = None,
         p: float = 0.0, scale: float | None = None, training: bool = True,
         form: Literal["auto", "sdpa", "softmax"] = "auto",
@@ -155,8 +186,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attn_mask: torc
     functional._expect("attention", q=q, k=k, v=v)
     if functional.is_autocast(q):
         q, k, v = (one.to(functional.dtype_under_autocast(q)) for one in (q, k, v))
-    if form not in ("auto", "sdpa", "softmax"):
-        raise ValueError(f"outgrad.attention: form is {form!r}, none of 'auto', 'sdpa', 'softmax'")
+    if not is_one_of(form, ("auto", "sdpa", "softmax")):
+        raise ValueError(f"outgrad.attention: form is {shown(form)}, none of 'auto', 'sdpa', 'softmax'")
     if (why := stores.why_not_other("softmax", store)) is not None:
         raise ValueError(f"outgrad.attention: store: {why}")
     coded = store != stores.OTHERS["softmax"][0]
@@ -166,24 +197,15 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attn_mask: torc
             f"probabilities")
     if not q.dtype == k.dtype == v.dtype:
         raise TypeError(f"outgrad.attention: q is {q.dtype}, k {k.dtype}, v {v.dtype}")
-    if q.dim() < 2 or k.shape[-2:-1] != v.shape[-2:-1] or q.shape[-1] != k.shape[-1]:
-        raise ValueError(
-            f"outgrad.attention: q of shape {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do "
-            f"not fit together")
-    if attn_mask is not None and not (isinstance(attn_mask, torch.Tensor) and attn_mask.device == q.device
-            and (attn_mask.dtype == torch.bool or attn_mask.is_floating_point())):
-        found = (f"{attn_mask.dtype} on {attn_mask.device}" if isinstance(attn_mask, torch.Tensor)
-            else type(attn_mask).__name__)
-        raise TypeError(f"outgrad.attention: attn_mask is {found}; a boolean or floating tensor on "
-            f"{q.device} is needed")
-    if attn_mask is not None and attn_mask.requires_grad:
-        raise ValueError("outgrad.attention: attn_mask requires a gradient, which it does not get; use "
-            "scaled_dot_product_attention")
+    batch = _batch_of(q, k, v)
+    if attn_mask is not None:
+        _expect_mask(attn_mask, q, (*batch, q.shape[-2], k.shape[-2]))
+    if scale is not None and not is_within(scale, -math.inf):
+        raise TypeError(f"outgrad.attention: scale is {shown(scale)}, a number is needed")
     p = functional.checked_probability("attention", p, training)
     if form == "sdpa" or (form == "auto" and _fused_applies(q, k, v, attn_mask, p)):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask, p, scale=scale)
     if not q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:  # what is repeated gets the sum of its gradients
-        batch = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
         q, k, v = (one.expand(*batch, *one.shape[-2:]) for one in (q, k, v))
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill_(~attn_mask, -math.inf)

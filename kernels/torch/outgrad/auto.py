@@ -20,6 +20,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import is_fake
 
 from . import fp8, functional, library, modules, stores
+from .arguments import shown
 from .bounds import bounds
 
 PYTORCHS = None  # in place of a store: the class that the module has without patch
@@ -73,14 +74,14 @@ def expect(by_kind: Mapping[str, str], error: object, example: object) -> None:
     """Raises an error that says why patch cannot choose stores."""
     if stores.AUTO not in by_kind.values():
         if error is not None:
-            raise ValueError(f"outgrad.patch: error is {error!r}, but no store is 'auto', which alone has it")
+            raise ValueError(f"outgrad.patch: error is {shown(error)}, but no store is 'auto', which alone has it")
         return
     if example is None:
         raise ValueError("outgrad.patch: store 'auto' needs an example: what the neighbours of a module keep "
             "is measured")
     if error is not None and not (isinstance(error, numbers.Real) and not isinstance(error, bool)
             and 0 < float(error) < math.inf):
-        raise ValueError(f"outgrad.patch: error is {error!r}, which takes a positive number")
+        raise ValueError(f"outgrad.patch: error is {shown(error)}, which takes a positive number")
 
 
 def before_any_choice(by_kind: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ import math
 import torch
 
 from . import fp8, library, stores, swept
-from .functional import is_within, shown
+from .arguments import is_one_of, is_within, shown
 
 
 def rounded_up(value: float, digits: int) -> str:
@@ -57,10 +57,10 @@ def bounds(activation: str = "gelu", dtype: torch.dtype = torch.float32, store: 
     The bound of a y in e4m3 or e5m2 at a scale holds in every tensor whose largest finite |y| is at most
     2^12, or 2^26 in e5m2. largest: this largest |y|; then the bound is that at its scale, and there is one
     for every tensor."""
-    if activation not in library.ACTIVATIONS:
-        raise ValueError(f"outgrad.bounds: {activation!r} is none of {', '.join(library.ACTIVATIONS)}")
-    if dtype not in library.FORMATS:
-        raise TypeError(f"outgrad.bounds: {dtype} is none of float32, float16, bfloat16")
+    if not is_one_of(activation, library.ACTIVATIONS):
+        raise ValueError(f"outgrad.bounds: {shown(activation)} is none of {', '.join(library.ACTIVATIONS)}")
+    if not library.is_format(dtype):
+        raise TypeError(f"outgrad.bounds: {shown(dtype)} is none of float32, float16, bfloat16")
     if (why := stores.why_not(activation, store)) is not None:
         raise ValueError(f"outgrad.bounds: {why}")
     if largest is not None and not (stores.is_scaled(store)

@@ -29,6 +29,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import _disable_current_modes
 
 from . import stores
+from .arguments import is_one_of, shown
 
 # Devices whose values are compared in every forward pass of eager mode.
 AT_ONCE = frozenset({"cpu"})
@@ -48,8 +49,8 @@ def on_drift(what: Literal["raise", "warn"]) -> None:
     error (the default) in the optimizer's next step, before it changes a parameter, or a warning. Smaller
     drifts need neither: the channels are chosen again in time."""
     global _on_lost
-    if what not in ("raise", "warn"):
-        raise ValueError(f"outgrad.on_drift: {what!r} is neither 'raise' nor 'warn'")
+    if not is_one_of(what, ("raise", "warn")):
+        raise ValueError(f"outgrad.on_drift: {shown(what)} is neither 'raise' nor 'warn'")
     _on_lost = what
 
 

@@ -9,6 +9,7 @@ derivatives: a second derivative raises an error, since the output does not give
 import contextlib
 import ctypes
 import math
+import numbers
 import operator
 import sys
 import textwrap
@@ -19,27 +20,13 @@ import torch
 from torch.autograd import forward_ad
 
 from . import fp8, library, sharded, stores
+from .arguments import is_flag, is_one_of, is_within, shown
 
 
 def _is_usable(x: object) -> bool:
     """Whether x is a dense tensor of a type that is supported: what _expect finds out at length."""
     return (isinstance(x, torch.Tensor) and x.dtype in library.FORMATS and x.layout is torch.strided
         and not x.is_nested)
-
-
-def shown(value: object) -> str:
-    """An argument as one line of an error has it."""
-    if isinstance(value, torch.Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
-    return repr(value) if isinstance(value, (float, int, str, type(None))) else f"a {type(value).__name__}"
-
-
-def is_within(value: Any, least: float, most: float = math.inf) -> bool:
-    """Whether it is a number in a range. Of what is none, the error would be Python's or PyTorch's."""
-    try:
-        return bool(least <= value <= most)
-    except (TypeError, RuntimeError):
-        return False
 
 
 def _expect_tensor(function: str, name: str, value: object) -> None:
@@ -369,13 +356,9 @@ def _of_output(name: str) -> _OfOutput:
     operations = {store: _keeping(name, index, store)
         for store in stores.STORES if stores.why_not(name, store) is None}
 
-    default = operations[stores.DEFAULT]
-
     def function(x: torch.Tensor, store: str = stores.DEFAULT) -> torch.Tensor:
         if not _is_usable(x):
             _expect(name, x=x)
-        if store == stores.DEFAULT:
-            return as_it_lies(default, x)
         if not isinstance(store, str) or store not in operations:
             raise ValueError(f"outgrad.{name}: store: {stores.why_not(name, store)}")
         return as_it_lies(operations[stores.for_type(store, x.dtype)], x)
@@ -420,7 +403,7 @@ def gelu(x: torch.Tensor, approximate: Literal["none", "tanh"] = "none",
 
     Shapes: x [...], of any strides; the result the same.
     """
-    if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
+    if not is_one_of(approximate, ("none", "tanh")):
         raise ValueError(f"outgrad.gelu: approximate is {shown(approximate)}, neither 'none' nor 'tanh'")
     return _ACTIVATIONS["gelu_tanh" if approximate == "tanh" else "gelu"](x, store)
 
@@ -534,7 +517,7 @@ def linear_activation(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
     """
     operation = _linear_activations.get(activation) if isinstance(activation, str) else None
     if operation is None:
-        raise ValueError(f"outgrad.linear_activation: activation is {activation!r}, none of "
+        raise ValueError(f"outgrad.linear_activation: activation is {shown(activation)}, none of "
             f"{', '.join(library.ACTIVATIONS)}")
     x, weight = _expect_linear("linear_activation", x, weight, bias)
     if bias is not None and bias.dtype != x.dtype:
@@ -676,7 +659,7 @@ _norms = {
 def norm_store_why_not(store: object, columns: int) -> str | None:
     """Why a norm over so many columns cannot have this store (stores.py); None if it can."""
     if not isinstance(store, str) or store not in stores.OF_NORMS:
-        return f"{store!r} is no store of norms; there are {', '.join(stores.OF_NORMS)}"
+        return f"{shown(store)} is no store of norms; there are {', '.join(stores.OF_NORMS)}"
     group = 0 if store == stores.DEFAULT_OF_NORMS else library.NORM_STORES[store][0]
     return (f"{columns} columns are no whole number of groups of {group}, which share a scale" if group
         and columns % group != 0 else None)
@@ -697,7 +680,7 @@ def columns_of_norm(function: str, x: torch.Tensor, normalized_shape: int | Sequ
         of_norm: tuple[Any, ...], store: str = stores.DEFAULT_OF_NORMS) -> int:
     """The columns of a norm; raises an error that says which argument cannot be used, and why."""
     weight, bias, eps, _, side_channels, *_ = of_norm
-    plain = store == stores.DEFAULT_OF_NORMS
+    plain = is_one_of(store, (stores.DEFAULT_OF_NORMS,))
     columns = _columns_at_a_glance(x, normalized_shape, weight, bias) if plain else 0
     columns = columns or _expect_norm(function, x, normalized_shape, weight, bias, store)
     if not is_within(eps, 0):
@@ -710,7 +693,7 @@ def columns_of_norm(function: str, x: torch.Tensor, normalized_shape: int | Sequ
 def _columns_at_a_glance(x: torch.Tensor, normalized_shape: int | Sequence[int], weight: torch.Tensor | None,
         bias: torch.Tensor | None) -> int:
     """The columns of a norm over one dimension whose arguments fit; 0 if that takes a longer look."""
-    if not _is_usable(x) or x.dim() == 0 or isinstance(normalized_shape, torch.Tensor):
+    if not _is_usable(x) or x.dim() == 0 or hasattr(normalized_shape, "ndim"):
         return 0
     columns, device = x.shape[-1], x.device
     if normalized_shape != (columns,) and normalized_shape != columns:
@@ -726,7 +709,9 @@ def _expect_norm(function: str, x: torch.Tensor, normalized_shape: int | Sequenc
         weight: torch.Tensor | None, bias: torch.Tensor | None, store: str) -> int:
     """The columns of a norm; raises an error that says which argument cannot be used, and why."""
     _expect(function, x=x, weight=weight, bias=bias)
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
+    shape: Any = normalized_shape
+    if isinstance(normalized_shape, numbers.Integral):
+        shape = (normalized_shape,)
     if not isinstance(shape, Sequence) or not all(hasattr(size, "__index__")
             and not isinstance(size, torch.Tensor) for size in shape):
         raise TypeError(f"outgrad.{function}: normalized_shape is {shown(normalized_shape)}; it takes the "
@@ -875,8 +860,8 @@ def told_channels(weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.
         tau: float | None, store: str, margin: float = 1) -> torch.Tensor:
     """Whether the output of a norm tells each channel well enough."""
     dtype = weight.dtype if dtype is None else dtype
-    if dtype not in library.FORMATS:
-        raise TypeError(f"outgrad.side_channels: {dtype} is none of float32, float16, bfloat16")
+    if not library.is_format(dtype):
+        raise TypeError(f"outgrad.side_channels: {shown(dtype)} is none of float32, float16, bfloat16")
     if bias is not None and bias.numel() != weight.numel():
         raise ValueError(f"outgrad.side_channels: bias has {bias.numel()} elements, weight {weight.numel()}")
     gamma = weight.detach().double().flatten().abs()
@@ -938,6 +923,8 @@ _dropout = _Operation("dropout", _dropout_compute, _dropout_keep, _dropout_gradi
 def checked_probability(function: str, p: float, training: bool) -> float:
     if not is_within(p, 0, 1):
         raise ValueError(f"outgrad.{function}: p is {shown(p)}, a probability is needed")
+    if not is_flag(training):
+        raise TypeError(f"outgrad.{function}: training is {shown(training)}, which takes True or False")
     return float(p) if training else 0.0
 
 

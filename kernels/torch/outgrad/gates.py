@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import fp8, functional, library, mxfp8, stores
+from .arguments import shown
 from .bounds import rounded_up
 
 
@@ -206,7 +207,7 @@ def _of(function: str, operations: dict[tuple[str, str], functional._Operation],
         dtype: torch.dtype) -> functional._Operation:
     """The operation of an activation that is a gate, with a store."""
     if not isinstance(name, str) or name not in library.GATES:
-        raise ValueError(f"outgrad.{function}: activation is {name!r}, none of {', '.join(library.GATES)}")
+        raise ValueError(f"outgrad.{function}: activation is {shown(name)}, none of {', '.join(library.GATES)}")
     known = isinstance(store, str) and store in stores.OF_PAIRS
     if not known or stores.for_pair(store, name, dtype) != store:
         raise ValueError(f"outgrad.{function}: {stores.why_not_pair(store)}")
@@ -327,7 +328,7 @@ def activation_dropout(x: torch.Tensor, p: float = 0.5, activation: str = "gelu"
     """
     functional._expect("activation_dropout", x=x)
     if not isinstance(activation, str) or not drops(activation, x.dtype):
-        raise ValueError(f"outgrad.activation_dropout: {activation!r} of {x.dtype}; there are "
+        raise ValueError(f"outgrad.activation_dropout: {shown(activation)} of {x.dtype}; there are "
             f"{', '.join(library.PRODUCTS)} of float16 and bfloat16, and {_RELU}")
     p = functional.checked_probability("activation_dropout", p, training)
     how = (p if 0 < p < 1 else None) if activation == _RELU else factor_of(p, x.dtype)

@@ -289,6 +289,11 @@ def is_in_selective_checkpoint() -> bool:
         for mode in _get_current_dispatch_mode_stack())
 
 
+def is_format(dtype: object) -> bool:
+    """Whether it is one of FORMATS, in which not everything can be looked up."""
+    return isinstance(dtype, torch.dtype) and dtype in FORMATS
+
+
 def is_watched(x: torch.Tensor) -> bool:
     """Whether more than the values of what is made of x counts: a compiler, a tracer, a transform or a mode
     sees which operators x is given to, or x has no values."""

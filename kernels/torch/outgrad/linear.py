@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from . import fp8, functional, library, rows, stores
+from .arguments import shown
 
 
 def _compute(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, kept: torch.Tensor,
@@ -129,7 +130,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     Shapes: x [..., n]; weight [m, n]; bias [m]; row_weights [...]; the result [..., m].
     """
     if not isinstance(store, str) or store not in stores.OF_LINEARS:
-        raise ValueError(f"outgrad.linear: store is {store!r}, none of {stores.WORDS_OF_LINEARS}")
+        raise ValueError(f"outgrad.linear: store is {shown(store)}, none of {stores.WORDS_OF_LINEARS}")
     percent, name = stores.OF_LINEARS[store]
     of = None if name is None else library.FP8[name]
     functional._expect("linear", x=x, weight=weight, bias=bias)

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.utils._python_dispatch import _disable_current_modes
 
 from . import drift, fp8, functional, graphs, library, sharded, stores
+from .arguments import is_within
 from .bounds import Bounds, bounds, rounded_up
 from .linear import linear
 from .softmax import softmax
@@ -83,7 +84,8 @@ class GELU(_Activation, nn.GELU):
 
     @property
     def activation(self) -> str | None:
-        return self._FORMS.get(self.approximate)  # PyTorch reports any other value
+        form = self.approximate
+        return self._FORMS.get(form) if isinstance(form, str) else None  # PyTorch reports any other value
 
 
 class TanhGELU(GELU):
@@ -128,7 +130,8 @@ class Softplus(_Activation, nn.Softplus):
 
     @property
     def activation(self) -> str | None:
-        return "softplus" if self.beta == 1 and self.threshold >= self.LEAST_THRESHOLD else None
+        usual = is_within(self.beta, 1, 1) and is_within(self.threshold, self.LEAST_THRESHOLD)
+        return "softplus" if usual else None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(_as_autocast_does(input))
@@ -139,7 +142,7 @@ class ELU(_Activation, nn.ELU):
 
     @property
     def activation(self) -> str | None:
-        return "elu" if self.alpha == 1 else None
+        return "elu" if is_within(self.alpha, 1, 1) else None
 
 
 _FORMAT_NAMES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}

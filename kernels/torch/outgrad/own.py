@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from . import functional, graphs, stores
+from .arguments import shown
 from .bounds import Bounds
 
 _KINDS = ("code", "dither")
@@ -31,6 +32,8 @@ class CodeHeader:
     bias: float
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        if not isinstance(path, (str, os.PathLike)):
+            raise TypeError(f"outgrad.CodeHeader: path is {shown(path)}, the path of a header is needed")
         self.path = pathlib.Path(path)
         try:
             content = self.path.read_bytes()
@@ -94,8 +97,11 @@ class CodedActivation(graphs.Ours, nn.Module):
         kind, _, bits = store.partition(":") if isinstance(store, str) else ("", "", "")
         if kind not in _KINDS or store not in stores.STORES:
             raise ValueError(
-                f"outgrad.CodedActivation: store: {store!r} is none of code:1 to code:8, dither:2 and "
+                f"outgrad.CodedActivation: store: {shown(store)} is none of code:1 to code:8, dither:2 and "
                 f"dither:3")
+        for what, one in (("value", value), ("gradient", gradient)):
+            if not callable(one):
+                raise TypeError(f"outgrad.CodedActivation: {what} is {shown(one)}, a function is needed")
         self.header = header if isinstance(header, CodeHeader) else CodeHeader(header)
         self.value, self.gradient, self.store = value, gradient, store
         self.bounds = self.header.bounds(cast(Literal["code", "dither"], kind), int(bits))

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from . import auto, blocks, gates, library, modules, originals, stores
+from .arguments import is_one_of, is_within, shown
 from .blocks import block_of, why_apart
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -367,10 +368,10 @@ def _class_of_its_own(kind: type, ours: dict[type, type]) -> bool:
 def _parameter_without_fit(module: nn.Module) -> str | None:
     """For an activation with a parameter: why no fit applies to it, or None."""
     for kind, name in ((nn.Softplus, "beta"), (nn.ELU, "alpha")):
-        if type(module) is kind and getattr(module, name) != 1:
-            return f"{name}={getattr(module, name):g}: outgrad has its gradient for {name}=1"
-    if type(module) is nn.Softplus and module.threshold < modules.Softplus.LEAST_THRESHOLD:
-        return (f"threshold={module.threshold:g}: outgrad has its gradient for a threshold of "
+        if type(module) is kind and not is_within(value := getattr(module, name), 1, 1):
+            return f"{name}={shown(value)}: outgrad has its gradient for {name}=1"
+    if type(module) is nn.Softplus and not is_within(module.threshold, modules.Softplus.LEAST_THRESHOLD):
+        return (f"threshold={shown(module.threshold)}: outgrad has its gradient for a threshold of "
             f"{modules.Softplus.LEAST_THRESHOLD} or more")
     if type(module) in (nn.SiLU, nn.Mish, nn.ELU) and module.inplace:
         return "inplace=True: it overwrites its input"
@@ -580,8 +581,8 @@ def _expect(model: object, example: object, norms: object) -> None:
     """Raises an error that says which argument of patch cannot be used, and why."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"outgrad.patch: a module is needed, not {type(model).__name__}")
-    if norms not in ("fp32", "autocast"):
-        raise ValueError(f"outgrad.patch: norms is {norms!r}, neither 'fp32' nor 'autocast'")
+    if not is_one_of(norms, ("fp32", "autocast")):
+        raise ValueError(f"outgrad.patch: norms is {shown(norms)}, neither 'fp32' nor 'autocast'")
     if example is not None and not isinstance(example, (torch.Tensor, tuple, list, Mapping)):
         raise TypeError(
             f"outgrad.patch: example is {type(example).__name__}, neither a tensor nor a tuple, list or "

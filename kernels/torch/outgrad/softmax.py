@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from . import functional, library
+from .arguments import is_within, shown, whole_number
 
 
 
@@ -42,8 +43,11 @@ def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
     functional._expect("softmax", x=x)
     if x.dim() == 0:
         return softmax(x.view(1), dim).view(())
-    if not functional.is_within(dim, -x.dim(), x.dim() - 1):
-        raise IndexError(f"outgrad.softmax: dim is {functional.shown(dim)}, x has {x.dim()} dimensions")
+    if (index := whole_number(dim)) is None:
+        raise TypeError(f"outgrad.softmax: dim is {shown(dim)}, the number of a dimension is needed")
+    dim = index
+    if not -x.dim() <= dim < x.dim():
+        raise IndexError(f"outgrad.softmax: dim is {shown(dim)}, x has {x.dim()} dimensions")
     columns = x.shape[dim]
     if columns > library.MOST_SOFTMAX:
         raise ValueError(f"outgrad.softmax: a row of {columns} elements, where at most 2^23 have codes")
@@ -57,12 +61,14 @@ def softmax_bound(n: int, total: float, spread: float, largest: float) -> float:
     is rounded to its type. total: sum |ds| of the exact gradient; spread: the largest less the least dy;
     largest: the greatest |dy|. Infinite for a |dy| above 2^126, with which fp32 may overflow."""
     given = total, spread, largest
-    if not all(functional.is_within(one, 0) for one in given):
-        first, second, third = map(functional.shown, given)
+    if not all(is_within(one, 0) for one in given):
+        first, second, third = map(shown, given)
         raise ValueError(f"outgrad.softmax_bound: total, spread and largest are {first}, {second} and "
             f"{third}; none may be negative")
+    if (elements := whole_number(n)) is None:
+        raise TypeError(f"outgrad.softmax_bound: n is {shown(n)}, the number of a row's elements is needed")
     try:
-        bound = library.softmax_error(n, total, spread, largest)[2]
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"outgrad.softmax_bound: {error}") from None
+        bound = library.softmax_error(elements, total, spread, largest)[2]
+    except ValueError as error:
+        raise ValueError(f"outgrad.softmax_bound: {error}") from None
     return bound if largest <= 2.0**126 else math.inf

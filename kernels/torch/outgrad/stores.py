@@ -32,6 +32,7 @@ import collections.abc
 import torch
 
 from . import library
+from .arguments import is_one_of, shown
 
 DEFAULT = "y+bit"
 # In place of a store, of patch alone: the one with the fewest bytes (auto.py), of activations, norms and
@@ -80,7 +81,7 @@ def is_scaled(store: str) -> bool:
 def why_not(activation: str, store: object) -> str | None:
     """Why an activation cannot have this store; None if it can."""
     if not isinstance(store, str) or store not in STORES:
-        return f"{store!r} is no store; there are {_WORDS}"
+        return f"{shown(store)} is no store; there are {_WORDS}"
     if store == "parity" and activation not in library.MASKED:
         return f"{activation} has no minimum, so its y needs no parity: y+bit keeps y alone"
     if store == "mxfp8+bit" and activation != "gelu":
@@ -94,14 +95,14 @@ def why_not_other(kind: str, store: object) -> str | None:
     """Why a kind of modules of OTHERS cannot have this store; None if it can."""
     if not isinstance(store, str) or store not in OTHERS[kind]:
         words = f"x, {WORDS_OF_LINEARS}" if kind == "linear" else ", ".join(OTHERS[kind])
-        return f"{store!r} is no store of {kind}; there are {words}"
+        return f"{shown(store)} is no store of {kind}; there are {words}"
     return None
 
 
 def why_not_pair(store: object) -> str:
     """Why a gated pair that cannot have this store cannot have it."""
     if not isinstance(store, str) or store not in OF_PAIRS:
-        return f"store is {store!r}, none of {', '.join(OF_PAIRS)}"
+        return f"store is {shown(store)}, none of {', '.join(OF_PAIRS)}"
     return f"store is {store!r}, which pairs of {', '.join(library.PRODUCTS)} have in float16 and bfloat16"
 
 
@@ -121,13 +122,13 @@ def by_kind(store: str | collections.abc.Mapping[str, str]) -> dict[str, str]:
     auto is for norms and gated pairs, too, or a mapping; raises ValueError if it names what there is not.
     Whether an activation can have its store is only asked of those that a model has."""
     named = store if isinstance(store, collections.abc.Mapping) else dict.fromkeys(library.ACTIVATIONS, store)
-    if store == AUTO:
+    if is_one_of(store, (AUTO,)):
         named = {**named, "norm": AUTO, "gated": AUTO}
     for kind, one in named.items():
         if kind not in library.ACTIVATIONS and kind not in OTHERS:
             raise ValueError(f"outgrad.patch: store names {kind!r}, which is none of "
                 f"{', '.join((*library.ACTIVATIONS, *OTHERS))}")
-        if one == AUTO and (kind in ("norm", "gated") or kind not in OTHERS):
+        if is_one_of(one, (AUTO,)) and (kind in ("norm", "gated") or kind not in OTHERS):
             continue
         if not isinstance(one, str) or one not in OTHERS.get(kind, STORES):
             raise ValueError(

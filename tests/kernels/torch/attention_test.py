@@ -328,7 +328,8 @@ def test_what_does_not_fit_is_named():
         outgrad.attention(q, q, q, torch.zeros(8, 8, requires_grad=True))
     for mask, found in ((torch.ones(8, 8).long(), "torch.int64 on cpu"), ([[True] * 8] * 8, "list"),
             (torch.ones(8, 8, device="meta"), "torch.float32 on meta")):
-        with pytest.raises(TypeError, match=f"attn_mask is {found}; a boolean or floating tensor on cpu is"):
+        with pytest.raises(TypeError,
+                match=f"attn_mask is {found}; a dense boolean or floating tensor on cpu is"):
             outgrad.attention(q, q, q, mask, form="softmax")
     with pytest.raises(ValueError, match="form is 'flash'"):
         outgrad.attention(q, q, q, form="flash")

@@ -664,7 +664,8 @@ def test_what_is_missing_is_named(call, name):
     (lambda x, w: outgrad.layer_norm(x, 8, side_channels=[1]), ".layer_norm: side_channels is no tensor"),
     (lambda x, w: outgrad.dropout(x, w), ".dropout: p is a tensor of shape (8,), a probability is needed"),
     (lambda x, w: outgrad.attention(x, x, x, p="0.5"), ".attention: p is '0.5'"),
-    (lambda x, w: outgrad.softmax(x, w), ".softmax: dim is a tensor of shape (8,), x has 2 dimensions"),
+    (lambda x, w: outgrad.softmax(x, w), ".softmax: dim is a tensor of shape (8,), the number of a "
+        "dimension is needed"),
     (lambda x, w: outgrad.softmax_bound(8, w, 1, 1), ".softmax_bound: total, spread and largest are a "
         "tensor"),
     (lambda x, w: outgrad.side_channels(8), ".side_channels: weight is no tensor but int"),
