@@ -74,7 +74,8 @@ def expect(by_kind: Mapping[str, str], error: object, example: object) -> None:
     """Raises an error that says why patch cannot choose stores."""
     if stores.AUTO not in by_kind.values():
         if error is not None:
-            raise ValueError(f"outgrad.patch: error is {shown(error)}, but no store is 'auto', which alone has it")
+            raise ValueError(
+                f"outgrad.patch: error is {shown(error)}, but no store is 'auto', which alone has it")
         return
     if example is None:
         raise ValueError("outgrad.patch: store 'auto' needs an example: what the neighbours of a module keep "

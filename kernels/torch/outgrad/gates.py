@@ -207,7 +207,8 @@ def _of(function: str, operations: dict[tuple[str, str], functional._Operation],
         dtype: torch.dtype) -> functional._Operation:
     """The operation of an activation that is a gate, with a store."""
     if not isinstance(name, str) or name not in library.GATES:
-        raise ValueError(f"outgrad.{function}: activation is {shown(name)}, none of {', '.join(library.GATES)}")
+        raise ValueError(
+            f"outgrad.{function}: activation is {shown(name)}, none of {', '.join(library.GATES)}")
     known = isinstance(store, str) and store in stores.OF_PAIRS
     if not known or stores.for_pair(store, name, dtype) != store:
         raise ValueError(f"outgrad.{function}: {stores.why_not_pair(store)}")
