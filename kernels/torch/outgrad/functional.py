@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch.autograd import forward_ad
 
-from . import fp8, library, sharded, stores
+from . import fp8, graphs, library, sharded, stores
 from .arguments import is_flag, is_one_of, is_within, shown
 
 
@@ -30,6 +30,9 @@ def _is_usable(x: object) -> bool:
 
 
 def _expect_tensor(function: str, name: str, value: object) -> None:
+    if graphs.is_symbol(value):
+        raise TypeError(f"outgrad.{function}: {name} is a symbol of torch.fx, which traces calls of "
+            f"outgrad.{function} by this name, and behind torch.fx.wrap({function!r}) those by another")
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"outgrad.{function}: {name} is no tensor but {type(value).__name__}")
 

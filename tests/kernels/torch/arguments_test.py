@@ -45,7 +45,8 @@ FITTING = {
 ODD = (None, 3, -1, 2**70, 0.5, math.nan, "no", "", b"e4m3", [1], [], (1, 2), ("y", "z"), {}, {1}, object(),
     1j, True, torch.float64, torch.device("cpu"), torch.randn(3), torch.tensor(0.5),
     torch.tensor([True, False]), X.double(), X.long(), X.cfloat(), X.to_sparse(),
-    X.to(torch.float8_e4m3fn), torch.empty(0), torch.empty(4, 32, device="meta"), np.float64(0.5), np.int64(1), np.ones((4, 32), np.float32), len,
+    X.to(torch.float8_e4m3fn), torch.empty(0), torch.empty(4, 32, device="meta"), np.float64(0.5),
+    np.int64(1), np.ones((4, 32), np.float32), len,
     nn.Module, nn.ReLU())
 
 

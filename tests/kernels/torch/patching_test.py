@@ -7,6 +7,7 @@ import inspect
 import math
 import os
 import pathlib
+import pickle
 import re
 import statistics
 
@@ -353,6 +354,41 @@ def test_a_patched_model_is_traced(has_run, train):
         torch.testing.assert_close(first_gradient(traced), first_gradient(model))
     assert not [node for node in torch.fx.symbolic_trace(model).graph.nodes
         if node.op == "call_function" and "outgrad" in str(node.target)]
+
+
+TRACED = {
+    "gelu": lambda x: outgrad.gelu(x, "tanh"),
+    "silu": lambda x: outgrad.silu(x, store="e4m3"),
+    "layer_norm": lambda x: outgrad.layer_norm(x, 32, x[0]),
+    "add_rms_norm": lambda x: outgrad.add_rms_norm(torch.ones(4, 32), x, 32)[1],
+    "gated": lambda x: outgrad.gated(x),
+    "gated_linear": lambda x: outgrad.gated_linear(x, x, torch.ones(3, 32)),
+    "linear": lambda x: outgrad.linear(x, torch.ones(3, 32)),
+    "softmax": lambda x: outgrad.softmax(x, 0),
+    "attention": lambda x: outgrad.attention(x, x, x),
+    "dropout": lambda x: outgrad.dropout(x, 0.5, training=True),
+}
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_torch_fx_traces_functions(name):
+    """As nodes, like PyTorch's own functions."""
+    called, x = TRACED[name], torch.randn(4, 32, requires_grad=True)
+    traced = torch.fx.symbolic_trace(called)
+    assert name in [node.target.__name__ for node in traced.graph.nodes if node.op == "call_function"]
+    for one in (traced, copy.deepcopy(traced), pickle.loads(pickle.dumps(traced))):
+        found = []
+        for function in (one, called):
+            torch.manual_seed(1)
+            found.append(torch.autograd.grad(function(x).square().sum(), x)[0])
+        assert torch.equal(*found)
+
+
+def test_torch_fx_is_told_of_a_function_under_another_name():
+    gelu = outgrad.gelu
+    with pytest.raises(TypeError, match=r"^outgrad\.gelu: x is a symbol of torch\.fx, which traces calls of "
+            r"outgrad\.gelu by this name, and behind torch\.fx\.wrap\('gelu'\) those by another$"):
+        torch.fx.symbolic_trace(lambda x: gelu(x))
 
 
 @pytest.mark.parametrize("make", [_Graphed, lambda: outgrad.Dropout(0.5), lambda: nn.Sequential(nn.GELU()),
