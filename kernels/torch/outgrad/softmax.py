@@ -38,7 +38,7 @@ def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
     A row (along dim) has at most 2^23 elements. Where x is -inf, p and the gradient are 0. A row with a NaN,
     with +inf, or with nothing but -inf gives NaN in all of p and of the gradient.
 
-    Shapes: x [...]; the result the same.
+    Shapes: x [...], of any strides; the result the same, contiguous as PyTorch's.
     """
     functional._expect("softmax", x=x)
     if x.dim() == 0:
@@ -53,7 +53,7 @@ def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
         raise ValueError(f"outgrad.softmax: a row of {columns} elements, where at most 2^23 have codes")
     if dim in (-1, x.dim() - 1):
         return _softmax(x.contiguous(), columns)
-    return _softmax(x.movedim(dim, -1).contiguous(), columns).movedim(-1, dim)
+    return _softmax(x.movedim(dim, -1).contiguous(), columns).movedim(-1, dim).contiguous()
 
 
 def softmax_bound(n: int, total: float, spread: float, largest: float) -> float:

@@ -95,6 +95,7 @@ def test_axes_and_shapes_are_pytorchs():
     for dim in (-3, -2, -1, 0, 1, 2):
         got, want = gradients(lambda x, d=dim: outgrad.softmax(x, d), x, dy), exact(x, dy, dim)
         assert got[0].shape == x.shape and (got[0].double() - want[0]).abs().max() < 1e-7
+        assert got[0].is_contiguous(), "what is behind a patched Softmax may view it"
         assert ((got[1].double() - want[1]).abs().max() < 0.07 * dy.abs().max()
             and (got[1].double() - want[1]).norm() < 0.05 * want[1].norm())
     one = torch.tensor(2.0, requires_grad=True)
