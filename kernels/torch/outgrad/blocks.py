@@ -544,7 +544,7 @@ class _Calls(_OfMethod):
         self.reads: collections.Counter[str] = collections.Counter()
         self.last_read: dict[str, int] = {}
         for node in ast.walk(definition):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):  # or by a del
                 self.reads[node.id] += 1
                 self.last_read[node.id] = max(node.lineno, self.last_read.get(node.id, 0))
 

@@ -422,6 +422,16 @@ class Statements(nn.Module):
         return x * self.act(x[:, :1]) + self.act(x) * 2.0
 
 
+class Deleted(Reversed):
+    """A product that is deleted by its name."""
+
+    def forward(self, x):
+        z = self.act(self.gate(x)) * self.up(x)
+        y = self.down(z)
+        del z
+        return y
+
+
 def trained(model, x):
     model.zero_grad()
     y = model(x)
@@ -429,7 +439,7 @@ def trained(model, x):
     return [y.detach(), *(p.grad for p in model.parameters())]
 
 
-@pytest.mark.parametrize("kind, pairs", [(Reversed, 1), (Statements, 1)])
+@pytest.mark.parametrize("kind, pairs", [(Reversed, 1), (Statements, 1), (Deleted, 1)])
 def test_products_are_found_by_the_source(kind, pairs, monkeypatch):
     torch.manual_seed(2)
     model, x = kind(), torch.randn(5, 8)
