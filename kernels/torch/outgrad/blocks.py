@@ -241,7 +241,8 @@ def _dropped_ahead(dropout: Any, a: torch.Tensor,
         b: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None, Any]:
     """(a, b, None), b dropped in place of the product: nothing else needs the product then. (a, b, dropout)
     where that is not so: b is None, of a packed pair, or the dropout is not this package's, or has hooks."""
-    if b is not None and type(dropout) is modules.Dropout and _have_only_watched_hooks(dropout):
+    if (b is not None and type(dropout) is modules.Dropout and not dropout.inplace
+            and _have_only_watched_hooks(dropout)):
         return a, dropout(b), None
     return a, b, dropout
 

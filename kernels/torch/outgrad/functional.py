@@ -92,6 +92,9 @@ def _recorded(name: str, gradients: Callable[..., Any], ctx: Any, dy: Sequence[A
         *ctx.saved_tensors)
 
 
+_OF_OUTPUT = "_from_output"  # in the names of this package's nodes
+
+
 class _Operation:
     """One operation as two autograd Functions made of the same parts.
 
@@ -155,7 +158,7 @@ class _Operation:
         self.without_y, self.given = without_y, max(1 + shown, results)
         self.name, self.compute, self.whole = name, compute, whole
         self.direct: Any = type(
-            f"{name}_from_output",
+            f"{name}{_OF_OUTPUT}",
             (torch.autograd.Function,),
             # torch.compile accepts no Function with a jvp.
             {"forward": staticmethod(direct_forward), "backward": staticmethod(backward)},
@@ -163,7 +166,7 @@ class _Operation:
         # Function.apply without its search of all inputs for what a transform of torch.func left behind.
         self.direct_apply = super(torch.autograd.Function, self.direct).apply  # type: ignore[misc]
         self.transformed: Any = type(
-            f"{name}_from_output_transformed",
+            f"{name}{_OF_OUTPUT}_transformed",
             (torch.autograd.Function,),
             {
                 "forward": staticmethod(compute),
@@ -983,6 +986,16 @@ def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Ten
         _expect("dropout", x=x)
     p = checked_probability("dropout", p, training)
     return as_it_lies(lambda x: _dropout(x, dropout_seed(x), p), x) if p > 0 else x
+
+
+def written_to(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """x with the values of y; y alone where a node of this package may keep x, its output, or is computed in
+    parts."""
+    if not torch.compiler.is_compiling():  # where no node sees what happens to x behind it
+        node = (x._base if x._is_view() else x).grad_fn  # type: ignore[union-attr]
+        if type(x) not in sharded.PLAIN or _OF_OUTPUT in type(node).__name__:
+            return y
+    return x.copy_(y)
 
 
 def _gradients_of_norm_of_sum(ctx: Any, kept: Sequence[Any], dy: torch.Tensor | None,

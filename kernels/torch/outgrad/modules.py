@@ -584,12 +584,14 @@ class Softmax(_WithStore, nn.Softmax):
 
 
 class Dropout(graphs.Ours, nn.Dropout):
-    """nn.Dropout that keeps 8 bytes. inplace has no effect: nothing of the input is kept anyway."""
+    """nn.Dropout that keeps 8 bytes. With inplace its input has the result, too, but where that is the output
+    of a node of this package, which keeps it."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if graphs.is_symbol(input):
             return graphs.as_node(self, input)
-        return functional.dropout(input, self.p, self.training)
+        y = functional.dropout(input, self.p, self.training)
+        return functional.written_to(input, y) if self.inplace and y is not input else y
 
     def bound(self, dtype: torch.dtype) -> str:
         """The backward pass drops exactly what the forward pass dropped."""

@@ -286,7 +286,43 @@ def test_dropout_keeps_eight_bytes():
     del y
 
 
-def test_dropout_in_place_leaves_its_input():
+class _Dropped(nn.Module):
+    """Where it is seen that dropout is in place: a sum with what it dropped from, and a result not taken."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.drop = nn.Linear(N, N), nn.Dropout(0.5, inplace=True)
+
+    def forward(self, x):
+        y = self.linear(x)
+        y = y + self.drop(y)
+        z = self.linear(y)
+        self.drop(z[:50])
+        return z
+
+
+    def out_of_place(self, x):
+        y = 2 * outgrad.dropout(self.linear(x), 0.5)
+        z = self.linear(y)
+        return torch.cat((outgrad.dropout(z[:50], 0.5), z[50:]))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_dropout_in_place_is_in_its_input(compiled):
+    model, x = _Dropped(), torch.randn(100, N, requires_grad=True)
+    outgrad.patch(model)
+    torch._dynamo.reset()
+    found = []
+    for function in (torch.compile(model, backend="aot_eager") if compiled else model, model.out_of_place):
+        torch.manual_seed(1)
+        y = function(x)
+        found.append((y, *torch.autograd.grad(y.square().sum(), (x, *model.parameters()))))
+    for ours, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(ours, wanted)
+    torch.testing.assert_close(model.eval()(x), model.linear(2 * model.linear(x)))
+
+
+def test_dropout_in_place_leaves_what_is_kept():
     x = torch.ones(1000, requires_grad=True)
     y = outgrad.Dropout(0.5, inplace=True)(outgrad.GELU()(x))
     y.sum().backward()
