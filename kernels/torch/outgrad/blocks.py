@@ -542,6 +542,7 @@ class _Calls(_OfMethod):
         inner = (ast.For, ast.While, ast.FunctionDef, ast.Lambda, ast.comprehension)
         self.straight = not any(isinstance(node, inner) for node in ast.walk(definition)
             if node is not definition)
+        self.handles = any(hasattr(node, "finalbody") for node in ast.walk(definition))
         self.reads: collections.Counter[str] = collections.Counter()
         self.last_read: dict[str, int] = {}
         for node in ast.walk(definition):
@@ -569,7 +570,9 @@ class _Calls(_OfMethod):
         raise NotImplementedError
 
     def _needs_no_more(self, z: str, statement: Any) -> bool:
-        """Whether nothing reads z behind a statement that reads it."""
+        """Whether nothing reads z behind a statement that reads it, nor where that fails."""
+        if self.handles and self.reads[z] > 1:
+            return False
         return (isinstance(statement, ast.Return) or statement.targets[0].id == z
             or (self.straight and self.last_read[z] <= statement.end_lineno))
 

@@ -423,13 +423,17 @@ class Statements(nn.Module):
 
 
 class Deleted(Reversed):
-    """A product that is deleted by its name."""
+    """A product that is deleted by its name, and one that is read behind a return."""
 
     def forward(self, x):
         z = self.act(self.gate(x)) * self.up(x)
         y = self.down(z)
         del z
-        return y
+        try:
+            z = self.act(self.gate(y)) * self.up(x)
+            return self.down(z)
+        finally:
+            self.last = z.detach()
 
 
 def trained(model, x):
@@ -439,7 +443,7 @@ def trained(model, x):
     return [y.detach(), *(p.grad for p in model.parameters())]
 
 
-@pytest.mark.parametrize("kind, pairs", [(Reversed, 1), (Statements, 1), (Deleted, 1)])
+@pytest.mark.parametrize("kind, pairs", [(Reversed, 1), (Statements, 1), (Deleted, 2)])
 def test_products_are_found_by_the_source(kind, pairs, monkeypatch):
     torch.manual_seed(2)
     model, x = kind(), torch.randn(5, 8)
