@@ -61,7 +61,20 @@ def softmax_dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> t
 # common subexpressions did). kept: the probabilities, or their codes if coded.
 
 
-@torch.library.custom_op("outgrad::attention_forward", mutates_args=())
+def _of_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+        *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    kept = q.new_empty((*q.shape[:-1], k.shape[-2]))
+    coded = rest[-1]
+    return (q.new_empty((*q.shape[:-1], v.shape[-1])),
+        q.new_empty((kept.numel(),), dtype=torch.uint8) if coded else kept)
+
+
+def _of_backward(dy: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+        *_: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(t.new_empty(t.shape) for t in (q, k, v))
+
+
+@library.python_operator("attention_forward", _of_forward)
 def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, scale: float,
         p: float, seed: torch.Tensor, coded: bool) -> tuple[torch.Tensor, torch.Tensor]:
     scores = torch.matmul(q, k.transpose(-1, -2)).mul_(scale)
@@ -81,7 +94,7 @@ def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tens
     return torch.matmul(dropped, v), kept
 
 
-@torch.library.custom_op("outgrad::attention_backward", mutates_args=())
+@library.python_operator("attention_backward", _of_backward)
 def _backward(dy: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kept: torch.Tensor,
         scale: float, p: float, seed: torch.Tensor,
         coded: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -101,20 +114,6 @@ def _backward(dy: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
     return torch.matmul(ds, k), torch.matmul(ds.transpose(-1, -2), q), dv
 
 
-@_forward.register_fake
-def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    kept = q.new_empty((*q.shape[:-1], k.shape[-2]))
-    coded = rest[-1]
-    return (q.new_empty((*q.shape[:-1], v.shape[-1])),
-        q.new_empty((kept.numel(),), dtype=torch.uint8) if coded else kept)
-
-
-@_backward.register_fake
-def _(dy: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-        *_: Any) -> tuple[torch.Tensor, ...]:
-    return tuple(t.new_empty(t.shape) for t in (q, k, v))
-
-
 def _attention_keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
     q, k, v, _, ctx.scale, ctx.p, seed, ctx.coded = inputs
     ctx.save_for_backward(q, k, v, outputs[1], seed)
@@ -122,12 +121,11 @@ def _attention_keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tens
 
 def _attention_gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor) -> tuple[Any, ...]:
     q, k, v, kept, seed = saved
-    found = torch.ops.outgrad.attention_backward.default(dy, q, k, v, kept, ctx.scale, ctx.p, seed, ctx.coded)
+    found = _backward(dy, q, k, v, kept, ctx.scale, ctx.p, seed, ctx.coded)
     return *found, None, None, None, None, None
 
 
-_attention = functional._Operation(
-    "attention", torch.ops.outgrad.attention_forward.default, _attention_keep, _attention_gradients)
+_attention = functional._Operation("attention", _forward, _attention_keep, _attention_gradients)
 
 
 def _fused_applies(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
