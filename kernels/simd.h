@@ -924,8 +924,8 @@ struct LaneOps {
     return each<Row>(
         [&](int i) { return Isa::add(row.v[i], Isa::select(mask.v[i], Isa::splat(behind), Isa::splat(0))); });
   }
-  // column[row]. Of single loads or of a gather, as a schedule says where words of rows come from: a gather is
-  // quicker where a processor has it in hardware, and several times as slow where it is made of microcode.
+  // column[row], by single loads or by a gather, as a schedule says of the words of rows: a gather is quicker
+  // where a processor has it in hardware, and several times as slow where it is made of microcode.
   OUTGRAD_HD Value looked_up(const float* column, const Row& row) const {
     return each<Value>([&](int i) {
       if constexpr (kPlacement == TablePlacement::permute && requires { Isa::loaded(column, row.v[i]); }) {

@@ -22,11 +22,11 @@ namespace outgrad::kernels::inline OUTGRAD_ABI {
 
 // dx[i] = dy[i] g(y[i], m[i]) for i in [0, n). Bit i % 32 of mask[i / 32] is m[i]. Pointers are aligned to
 // their element; dx may equal dy, and overlaps no input otherwise. Allocates nothing. Source of g: the Fit's
-// header, a polynomial or a direct table of any activation. In vectors of 256 bits the first call with a
-// 16-bit y and n >= 2^17 fills a table of static storage, at most 512 KiB, which later ones read. The mask of
-// a fit without one (kMasked is false) is not read and may be null. Y is the format y is stored in: e4m3 and e5m2 too, while dy and dx are f32,
+// header, a polynomial or a direct table of any activation; the mask of a fit without one (kMasked is false)
+// is not read and may be null. Y is the format y is stored in: e4m3 and e5m2 too, while dy and dx are f32,
 // f16 or bf16. Of a y that carries its branch (ParityF16, ParityBf16) no mask is read either. A direct table
-// takes y in the one format it was made for.
+// takes y in the one format it was made for. In vectors of 256 bits the first call with a 16-bit y, a
+// polynomial and n >= 2^17 fills a table of static storage, at most 512 KiB, which later ones read.
 template <class Fit, class T, CpuSchedule S, class Y = T>
 void activation_backward(const T* dy, Stored<Y> y, const u32* mask, T* dx, i64 n);
 

@@ -12,7 +12,8 @@ import subprocess
 import sys
 
 COPIES = "keep_range"
-FUNCTION, STREAMS, PREFETCHES = re.compile(r"[0-9a-f]+ <(.+)>:\n"), re.compile(r"\tv?movnt(?!dqa)"), "\tprefetch"
+FUNCTION = re.compile(r"[0-9a-f]+ <(.+)>:\n")
+STREAMS, PREFETCHES = re.compile(r"\tv?movnt(?!dqa)"), "\tprefetch"
 
 SAMPLE = """0000 <streams_alone>:
    0:\tvmovntps %zmm0,(%rax)
