@@ -8,6 +8,9 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #include "kernels/host/text.h"
 #include "kernels/ladder.h"
@@ -81,8 +84,12 @@ inline CpuFacts read_cpu() {
   detail::read_model(cpu.model);
   detail::read_extensions(cpu.has);
 #endif
+#ifdef _OPENMP
+  cpu.threads = omp_get_num_procs();
+#else
   if (const unsigned threads = std::thread::hardware_concurrency(); threads > 0)
     cpu.threads = static_cast<int>(threads);
+#endif
   return cpu;
 }
 

@@ -3,7 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#ifdef __linux__
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
+
 #include <cctype>
+#include <cstdlib>
 #include <set>
 
 #include "autotune/gpu/driver.h"
@@ -64,6 +71,36 @@ TEST(DeviceKey, IsTheSameFromARecordAndFromTheMachine) {
   const auto key = autotune::device_key(device_record(here));
   ASSERT_TRUE(key);
   EXPECT_EQ(key->device, cpu_key(here.model, here.threads, here.vector_bits, here.isa).device);
+}
+
+// What one of several processors does is no measurement of them all.
+TEST(DeviceKey, IsOfTheProcessorsThatAProcessMayUse) {
+#ifdef __linux__
+  cpu_set_t own;
+  ASSERT_EQ(sched_getaffinity(0, sizeof own, &own), 0);
+  const auto may_use = [](const cpu_set_t& set) {  // of OpenMP, a process that starts so
+    const pid_t child = fork();
+    if (child == 0) {
+      const bool set_so = sched_setaffinity(0, sizeof set, &set) == 0;
+      if (set_so) execl("/proc/self/exe", "tests", "--gtest_filter=DeviceKey.SaysItsThreads", nullptr);
+      _exit(255);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  cpu_set_t first;
+  CPU_ZERO(&first);
+  for (std::size_t at = 0; at < CPU_SETSIZE && CPU_COUNT(&first) == 0; ++at)
+    if (CPU_ISSET(at, &own)) CPU_SET(at, &first);
+  ASSERT_EQ(setenv("OUTGRAD_TEST_THREADS_AS_STATUS", "1", 1), 0);
+  EXPECT_EQ(may_use(first), 1);
+  EXPECT_EQ(may_use(own), CPU_COUNT(&own) % 256);
+  unsetenv("OUTGRAD_TEST_THREADS_AS_STATUS");
+#endif
+}
+TEST(DeviceKey, SaysItsThreads) {  // for the test above
+  if (std::getenv("OUTGRAD_TEST_THREADS_AS_STATUS") != nullptr) std::_Exit(identify_cpu().threads % 256);
 }
 
 TEST(DeviceKey, TheLadderGoesFromTheDeviceToItsFamily) {
