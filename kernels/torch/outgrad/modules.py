@@ -428,7 +428,8 @@ class _Norm(_Base):
             else functional.columns_of_sum(functions[name], x, residual, shape, of_norm))
         if not torch.compiler.is_compiling():  # where what a module remembers is a guard
             found = self._outgrad_found
-            if found is not None and side is found.watched and gamma is weight and beta is bias:
+            if (found is not None and side is found.watched and gamma is weight and beta is bias
+                    and type(weight) in sharded.PLAIN):
                 asked = x.dtype, x.device, shape, eps, self.store, self.tau, weight.dtype
                 self.__dict__["_outgrad_last"] = (asked, found, weakref.ref(weight),
                     weakref.ref(self if bias is None else bias))
