@@ -72,7 +72,7 @@ stub ctest <<'END'
 if [[ " $* " == *" -N "* ]]; then
   [[ "$*" != *'-L nightly'* ]] || echo "  Test #1: system.rare"
 else
-  echo "ctest $*"
+  echo "${OMP_NUM_THREADS:+of $OMP_NUM_THREADS threads, }ctest $*"
 fi
 END
 chmod -R a+rX "$sandbox"
@@ -170,7 +170,7 @@ offers "" reach --boxes ""
 
 # ---- Packages ------------------------------------------------------------------------------------
 
-environment=(ABSENT= OUTGRAD_WORK_DIR="$sandbox/packages")
+environment=(ABSENT= OMP_NUM_THREADS=1 OUTGRAD_WORK_DIR="$sandbox/packages")
 wrapper 0 test -R name
 ! grep '^apt-get' "$log" || fail "packages that are all there are installed again"
 grep -q "^ctest --test-dir $sandbox/packages/build .* -R name$" "$sandbox/said" ||
