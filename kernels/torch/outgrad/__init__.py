@@ -5,8 +5,6 @@
     print(report)
 """
 
-import torch.fx
-
 from . import library  # first, because it names a PyTorch that is too old
 from . import exported  # noqa: F401
 from .attention import attention, softmax_dropout
@@ -33,6 +31,8 @@ __all__ = ["ACTIVATIONS", "ELU", "GELU", "Bounds", "CodeHeader", "CodedActivatio
     "layer_norm", "linear", "linear_activation", "linear_gelu", "look_for_drift", "mish", "on_drift", "patch",
     "quick_gelu", "relu_squared", "rms_norm", "side_channels", "sigmoid", "silu", "softmax", "softmax_bound",
     "softmax_dropout", "softplus", "swish", "tanh", "unpatch"]
+
+import torch.fx  # noqa: E402  (after what an older PyTorch is told)
 
 for _name in filter(str.islower, __all__):
     torch.fx.wrap(_name)  # a call outgrad.gelu(x) is a node where torch.fx traces, as PyTorch's functions are
