@@ -82,7 +82,7 @@ class _FeedsForward:
             self.layer = layer
 
         def __call__(self, attention_output: torch.Tensor) -> torch.Tensor:
-            return self.layer._outgrad_feed_forward(attention_output)  # type: ignore[no-any-return]
+            return self.layer._outgrad_feed_forward(attention_output)
 
     feed_forward_chunk = property(_Chunk)
 

@@ -429,7 +429,7 @@ class _Norm(_Base):
         if not torch.compiler.is_compiling():  # where what a module remembers is a guard
             found = self._outgrad_found
             if (found is not None and side is found.watched and gamma is weight and beta is bias
-                    and type(weight) in sharded.PLAIN):
+                    and weight is not None and type(weight) in sharded.PLAIN):
                 asked = x.dtype, x.device, shape, eps, self.store, self.tau, weight.dtype
                 self.__dict__["_outgrad_last"] = (asked, found, weakref.ref(weight),
                     weakref.ref(self if bias is None else bias))
@@ -452,7 +452,7 @@ class _Norm(_Base):
             return None
         if found.watched[1] is not None:
             drift.runs(self)
-        return found  # type: ignore[no-any-return]
+        return found
 
     def bound(self, dtype: torch.dtype) -> str:
         """In words, how far an x^ that the backward pass reads from y may be from the x^ of the forward
