@@ -111,7 +111,7 @@ struct Avx2 {
   static OUTGRAD_HD Float gather(const float* column, Int row) {
     return _mm256_i32gather_ps(column, row, sizeof(float));
   }
-  // The same by single loads, which all processors have at speed.
+  // The same by single loads.
   static OUTGRAD_HD Float loaded(const float* column, Int row) {
     const auto pair = [=](u64 rows) __attribute__((always_inline)) {
       constexpr int kIntoSecond = 0x10;
@@ -924,8 +924,8 @@ struct LaneOps {
     return each<Row>(
         [&](int i) { return Isa::add(row.v[i], Isa::select(mask.v[i], Isa::splat(behind), Isa::splat(0))); });
   }
-  // column[row], by single loads or by a gather, as a schedule says of the words of rows: a gather is quicker
-  // where a processor has it in hardware, and several times as slow where it is made of microcode.
+  // column[row], by single loads or by a gather, as a schedule says of the words of rows: which of them is
+  // quicker depends on the processor.
   OUTGRAD_HD Value looked_up(const float* column, const Row& row) const {
     return each<Value>([&](int i) {
       if constexpr (kPlacement == TablePlacement::permute && requires { Isa::loaded(column, row.v[i]); }) {

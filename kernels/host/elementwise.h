@@ -122,8 +122,8 @@ template <class Forward>
 inline constexpr auto kForwardColumns = forward_columns<Forward>();
 
 // A number of 16 bits has so few values that AVX2 has the outputs of a large array, or its g, for less by the
-// table of them all, of which a core's own cache holds what data ask for: two to five loads an element where
-// the polynomial takes two to four cycles. That of AVX-512 takes less than one.
+// table of them all, of which a core's own cache holds what data ask for: a few loads an element in place of
+// the polynomial. That of AVX-512 takes less than they do.
 template <class T, CpuSchedule S>
 inline constexpr bool kGoesByCode = sizeof(T) == 2 && S.vector_bits == 256;
 
