@@ -19,6 +19,8 @@
 #include "kernels/product_fits.h"
 #include "kernels/softmax.h"
 #include "kernels/support/jit/nvrtc.h"
+#include "kernels/torch/eager.h"
+#include "kernels/torch/linear.h"
 
 STABLE_TORCH_LIBRARY(outgrad, m) { outgrad::torch_operators::define(m); }
 STABLE_TORCH_LIBRARY_IMPL(outgrad, CPU, m) {
@@ -249,6 +251,27 @@ extern "C" OUTGRAD_API const char* outgrad_torch_operator(std::int32_t index, co
   if (static_cast<std::size_t>(index) >= kAll.size()) return nullptr;
   *results = kAll[static_cast<std::size_t>(index)][1];
   return kAll[static_cast<std::size_t>(index)][0];
+}
+
+// Gets ready for calls past the dispatcher with what Eager::find takes. Returns 0, or 1 if this process has
+// no CPython.
+extern "C" OUTGRAD_API std::int32_t outgrad_torch_eager(outgrad::torch_operators::PyObject* given) {
+  return outgrad::torch_operators::Eager::find(given) != nullptr ? 0 : 1;
+}
+
+// An operator as a function that goes past the dispatcher where it may; behind the last one what computes
+// as linear_gradients of outgrad/functional.py does. `of` is what the function leaves to do to, as an object
+// of Python. A new reference.
+extern "C" OUTGRAD_API outgrad::torch_operators::PyObject* outgrad_torch_past(
+    std::int32_t index, outgrad::torch_operators::PyObject* of) {
+  using namespace outgrad::torch_operators;
+  static PyMethod of_linear{"linear_gradients", &past_python<&linear_gradients, 6>, PyMethod::kFast, nullptr};
+  static const std::vector<PyMethod*> ways = [] {
+    std::vector<PyMethod*> all = ways_past();
+    all.push_back(&of_linear);
+    return all;
+  }();
+  return Eager::is().python.PyCFunction_NewEx(ways.at(static_cast<std::size_t>(index)), of, nullptr);
 }
 
 extern "C" OUTGRAD_API const char* outgrad_torch_version() { return outgrad_version(); }

@@ -87,21 +87,26 @@ inline Place place_of(const Tensor& tensor) {
   return place;
 }
 
+// A function that not every PyTorch has; null where there is none.
+template <class Function>
+Function* function_of_pytorch([[maybe_unused]] const char* name) {
+#ifdef __linux__
+  if (void* const found = ::dlsym(RTLD_DEFAULT, name)) return reinterpret_cast<Function*>(found);
+  if (void* const library = ::dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD))
+    return reinterpret_cast<Function*>(::dlsym(library, name));
+#endif
+  return nullptr;
+}
+
 // PyTorch's current stream of a device. The function that returns it is in a library that only PyTorch for
 // CUDA has.
-inline void* current_stream([[maybe_unused]] const Place& place) {
-  void* stream = nullptr;
-#ifdef __linux__
+inline void* current_stream(const Place& place) {
   if (place.type == aoti_torch_device_type_cpu()) return nullptr;  // a device that stands in for one
-  using Function = AOTITorchError (*)(std::int32_t, void**);
-  static const auto function = [] {
-    void* const library = ::dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
-    return reinterpret_cast<Function>(
-        library != nullptr ? ::dlsym(library, "aoti_torch_get_current_cuda_stream") : nullptr);
-  }();
+  static auto* const function =
+      function_of_pytorch<AOTITorchError(std::int32_t, void**)>("aoti_torch_get_current_cuda_stream");
   require(function != nullptr, "this PyTorch does not tell its CUDA stream");
+  void* stream = nullptr;
   succeed(function(place.index, &stream), "tell its CUDA stream");
-#endif
   return stream;
 }
 

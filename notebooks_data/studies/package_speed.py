@@ -336,6 +336,7 @@ def main():
                         help="one thread, and the time that it has been computing")
     parser.add_argument("--kind", action="append", choices=tuple(KINDS_OF_FEW), default=[],
                         help="only these, as often as given (default: all)")
+    parser.add_argument("--few", action="store_true", help="only what is measured on few elements")
     parser.add_argument("--system", action="store_true",
                         help="leave the C library's memory as it is by default")
     options = parser.parse_args()
@@ -365,6 +366,8 @@ def main():
         "rows": [],
     }
     for kinds, elements, repeats in ((KINDS, options.elements, 1), (KINDS_OF_FEW, FEW, options.repeats)):
+        if kinds is KINDS and options.few:
+            continue
         if kinds is KINDS_OF_FEW:
             torch.set_num_threads(1)  # as few elements have no work for more
         for kind in (kind for kind in kinds if not options.kind or kind in options.kind):

@@ -334,6 +334,39 @@ def spans(of):
     yield f"so {sum('_span_' in file for file in files)} spans of GELU hold all numbers"
 
 
+FEW = {
+    "mlp_dropout_add_layer_norm": "Linear, GELU, Linear, dropout, add and LayerNorm as one node",
+    "linear_dropout_add_layer_norm": "Linear, dropout, add and LayerNorm as one node",
+    "dropout_add_layer_norm": "dropout, add and LayerNorm as one node",
+    "linear_gelu": "Linear and GELU as one node",
+    "linear_silu": "Linear and SiLU as one node",
+    "layer_norm": "LayerNorm",
+    "rms_norm": "RMSNorm",
+    "gelu": "GELU",
+    "silu": "SiLU",
+    "dropout": "dropout",
+    "silu, bare node": "a node of SiLU's operators that checks nothing",
+    "layer_norm, bare node": "a node of LayerNorm's operators that checks nothing",
+}
+
+
+def speeds_of_few(of, kind):
+    rows = {row["format"]: row for row in of.json("studies/package_speed_few.json")["rows"]
+            if (row["kind"], row["what"]) == (kind, "through autograd")}
+    return [f"{rows[form]['times_as_fast'][0]:.2f}" for form in ("f32", "f16", "bf16")]
+
+
+def few_rows(of):
+    for kind, name in FEW.items():
+        yield row(name, *speeds_of_few(of, kind))
+
+
+def training(of):
+    """train_with_it.md: calls on few elements."""
+    slowest, *_, fastest = sorted(speeds_of_few(of, "bert"))
+    yield f"run at {slowest} to {fastest} of PyTorch's speed (`package_speed_few.json` beside the others)"
+
+
 # Each page's claims, and its tables by the heading of their first columns, whose rows are all claimed.
 PAGES = {
     "README.md": (readme, {}),
@@ -343,12 +376,13 @@ PAGES = {
                               "| y | 1/4 | 1 |": small_number_rows,
                                             "| store | bytes forward, bf16 |": speed_rows}),
     "docs/proofs.md": (spans, {"| theorem | processor": proof_rows}),
+    "docs/train_with_it.md": (training, {"  | | fp32 | fp16 | bf16 |": few_rows}),
 }
 
 
 def rows_of(text, heading):
     """The rows of the table that begins so, without its head."""
-    lines = text[text.index("\n" + heading) + 1:].splitlines()
+    lines = [line.lstrip() for line in text[text.index("\n" + heading) + 1:].splitlines()]
     return lines[2:next((i for i, line in enumerate(lines) if not line.startswith("|")), len(lines))]
 
 

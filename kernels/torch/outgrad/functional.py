@@ -144,13 +144,10 @@ class _Operation:
             raise NotImplementedError(f"outgrad.{name}: forward-mode derivatives are not supported")
 
         def backward(ctx: Any, *dy: torch.Tensor | None) -> Any:
-            if not torch._C._is_any_autocast_enabled():
-                return as_it_is(ctx, *dy)
-            # around a backward pass it would give a product another type than what it is added to
-            with without_autocast(*dy) if torch.compiler.is_compiling() else torch._C._DisableAutocast():
-                return as_it_is(ctx, *dy)
-
-        def as_it_is(ctx: Any, *dy: torch.Tensor | None) -> Any:
+            if torch._C._is_any_autocast_enabled():
+                # around a backward pass it would give a product another type than what it is added to
+                with without_autocast(*dy) if torch.compiler.is_compiling() else torch._C._DisableAutocast():
+                    return backward(ctx, *dy)
             if torch.is_grad_enabled() and not differentiable:
                 return _recorded(name, gradients, ctx, dy[:results])
             return gradients(ctx, ctx.saved_tensors, *dy[:results])
@@ -419,12 +416,21 @@ def matrix_of(x: torch.Tensor) -> torch.Tensor:
     return x if x.dim() == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
-def _linear_gradients(rows: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, for_x: bool,
-        for_weight: bool, for_bias: bool) -> tuple[Any, Any, Any]:
-    """The gradients of a Linear of PyTorch from that of its result, [rows, m]: for x as [rows, n], for weight
-    and for the bias."""
-    dweight = rows.t().mm(matrix_of(x)) if for_weight else None
-    return rows.mm(weight) if for_x else None, dweight, rows.sum(0) if for_bias else None
+@library.linear_past_python
+def linear_gradients(dy: torch.Tensor, x: torch.Tensor | None, weight: torch.Tensor, for_x: bool,
+        for_weight: bool, for_bias: bool, onto: torch.Tensor | None = None) -> tuple[Any, Any, Any]:
+    """The gradients of a Linear of PyTorch, for x, weight and the bias; x itself is needed for that of weight
+    alone. onto: what the gradient of x is added to, in place.
+
+    Shapes: dy [..., m]; x and onto [..., n]; weight [m, n].
+    """
+    rows, dweight, dx = matrix_of(dy), None, None
+    if for_weight and x is not None:
+        dweight = rows.t().mm(matrix_of(x))
+    if for_x:
+        dx = rows.mm(weight) if onto is None else matrix_of(onto).addmm_(rows, weight)
+        dx = dx.view(*dy.shape[:-1], weight.shape[1])
+    return dx, dweight, rows.sum(0) if for_bias else None
 
 
 _GELU = library.ACTIVATIONS.index("gelu")
@@ -452,11 +458,10 @@ def _linear_keeping_y(name: str, compute: Callable[..., Any], index: int) -> _Op
         y, mask, x, weight = saved
         for_x, for_weight, for_bias = ctx.needs_input_grad
         dz, dbias = _activation_gradients(dy, y, mask, index, for_bias, weight)
-        dx, dweight, own = _linear_gradients(matrix_of(dz), x, weight, for_x, for_weight,
-            for_bias and dbias is None)
+        dx, dweight, own = linear_gradients(dz, x, weight, for_x, for_weight, for_bias and dbias is None)
         if for_bias:
             dbias = own if dbias is None else dbias.to(ctx.bias_dtype)
-        return dx.view(x.shape) if for_x else None, dweight, dbias
+        return dx, dweight, dbias
 
     return _Operation(name, compute, keep, gradients)
 
@@ -559,19 +564,15 @@ def _linears_of(count: int) -> _Operation:
     def gradients(ctx: Any, saved: tuple[Any, ...], *dys: torch.Tensor | None) -> tuple[Any, ...]:
         x, *weights = saved
         for_x, *wanted = ctx.needs_input_grad
-        of_x, dx = matrix_of(x), None
+        dx: torch.Tensor | None = None
         found: list[torch.Tensor | None] = []
         for dy, weight, for_weight, for_bias in zip(dys, weights, wanted[::2], wanted[1::2], strict=True):
             if dy is None:  # it does not reach the loss
                 found += [None, None]
                 continue
-            rows = matrix_of(dy)
-            first, dweight, dbias = _linear_gradients(rows, of_x, weight, for_x and dx is None, for_weight,
-                for_bias)
+            dx, dweight, dbias = linear_gradients(dy, x, weight, for_x, for_weight, for_bias, dx)
             found += [dweight, dbias]
-            if for_x:
-                dx = first if dx is None else dx.addmm_(rows, weight)
-        return None if dx is None else dx.view(x.shape), *found
+        return dx, *found
 
     return _Operation("linears_of", compute, keep, gradients, results=count)
 
@@ -591,8 +592,9 @@ def linears_of(x: torch.Tensor, parameters: Sequence[torch.Tensor | None]) -> tu
 
 
 def _like(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    return (gradient if gradient.dtype == parameter.dtype and gradient.shape == parameter.shape
-        else gradient.to(parameter.dtype).view_as(parameter))
+    if parameter.dim() == 1 and gradient.dtype == parameter.dtype:
+        return gradient
+    return gradient.to(parameter.dtype).view_as(parameter)
 
 
 # What a norm's functions below are given as of_norm: (weight, bias, eps, rms, side_channels, seen, tau).
@@ -937,7 +939,7 @@ def checked_probability(function: str, p: float, training: bool) -> float:
 def new_seed(device: torch.device) -> torch.Tensor:
     """A seed of the device's own generator, there: nothing waits, and each launch of a CUDA graph has a new
     one."""
-    return torch.randint(0, 2**62, (1,), dtype=torch.int64, device=device)
+    return torch.randint(2**62, (1,), device=device)
 
 
 def dropout_seed(x: torch.Tensor) -> torch.Tensor:
@@ -1072,9 +1074,7 @@ def _norm_of_linear(name: str) -> _Operation:
         for_linear = for_h or for_weight or for_bias
         dz, dx, dgamma, dbeta = _gradients_of_norm_of_sum(ctx, of_sum, dy, None,
             (for_linear, with_dgamma, with_dbeta))
-        dh, dweight, dbias = _linear_gradients(dx.view(-1, weight.shape[0]), h, weight, for_h, for_weight,
-            for_bias)
-        dh = dh.view(h.shape) if for_h else None
+        dh, dweight, dbias = linear_gradients(dx, h, weight, for_h, for_weight, for_bias)
         return dh, dweight, dbias, dz if for_residual else None, *[None] * 3, dgamma, dbeta, *[None] * 5
 
     return _Operation(name, compute, keep, gradients)
@@ -1103,16 +1103,14 @@ def _norm_of_mlp(name: str, index: int) -> _Operation:
         for_h = for_x or for_weight1 or for_bias1
         wanted = for_h or for_weight2 or for_bias2, with_dgamma, with_dbeta
         dz, dropped, dgamma, dbeta = _gradients_of_norm_of_sum(ctx, kept, dy, None, wanted)
-        dh, dweight2, dbias2 = _linear_gradients(dropped.view(-1, weight2.shape[0]), h, weight2, for_h,
-            for_weight2, for_bias2)
+        dh, dweight2, dbias2 = linear_gradients(dropped, h, weight2, for_h, for_weight2, for_bias2)
         dx = dweight1 = dbias1 = None
         if for_h:
-            rows, dbias1 = _activation_gradients(dh, h, mask, index, for_bias1, weight1)
-            _, dweight1, own = _linear_gradients(rows, x, weight1, False, for_weight1,
-                for_bias1 and dbias1 is None)
+            da, dbias1 = _activation_gradients(dh, h, mask, index, for_bias1, weight1)
+            # nothing else reads dz any more
+            dx, dweight1, own = linear_gradients(da, x, weight1, for_x, for_weight1,
+                for_bias1 and dbias1 is None, dz)
             dbias1 = own if dbias1 is None else dbias1
-            if for_x:  # nothing else reads dz any more
-                dx = dz.view(-1, weight1.shape[1]).addmm_(rows, weight1).view(x.shape)
         return dx, dweight1, dbias1, dweight2, dbias2, *[None] * 3, dgamma, dbeta, *[None] * 5
 
     return _Operation(name, compute, keep, gradients)

@@ -137,15 +137,15 @@ def _pair_and_linear(store: _Store) -> functional._Operation:
     def gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         weight, *kept = saved
         for_a, for_b, for_weight, for_bias = ctx.needs_input_grad
-        rows, shape = functional.matrix_of(dy), (*dy.shape[:-1], weight.shape[1])
         da = db = None
         z: Any = None
+        dz, _, dbias = functional.linear_gradients(dy, None, weight, for_a or for_b, False, for_bias)
         if for_a or for_b:
-            da, db, z = store.gradients(rows.mm(weight).view(shape), kept, ctx.packed, for_weight)
+            da, db, z = store.gradients(dz, kept, ctx.packed, for_weight)
         elif for_weight:
-            z = store.product(kept, dy.dtype, shape)
-        dweight = rows.t().mm(functional.matrix_of(z)) if for_weight else None
-        return (da if for_a else None, db if for_b else None, dweight, rows.sum(0) if for_bias else None)
+            z = store.product(kept, dy.dtype, (*dy.shape[:-1], weight.shape[1]))
+        _, dweight, _ = functional.linear_gradients(dy, z, weight, False, for_weight, False)
+        return da if for_a else None, db if for_b else None, dweight, dbias
 
     return functional._Operation("gated_linear", compute, keep, gradients,
         without_y=not store.keeps_inputs)

@@ -257,6 +257,50 @@ def _on_one_device(fake: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+def _ways_past() -> Callable[[int, Any], Any] | None:
+    """(a number, what stands behind it) -> the same past the dispatcher (kernels/torch/eager.h); None if
+    there is no such way."""
+    watchers = (torch.is_grad_enabled, torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack,
+        torch._C._get_tracing_state, torch._C._are_functorch_transforms_active,
+        torch.autograd._profiler_enabled)
+    bridge: tuple[Any, Any] = None, None
+    if not hasattr(_c, "torch_tensor_from_pyobject"):  # before PyTorch 2.14
+        aoti: Any = getattr(torch._C, "_aoti", None)
+        bridge = (getattr(aoti, "unsafe_alloc_void_ptr_from_tensor", None),
+            getattr(aoti, "alloc_tensors_by_stealing_from_void_ptrs", None))
+        if None in bridge:
+            return None
+    python = ctypes.PyDLL(str(_path))  # whose functions are called with Python's global lock
+    eager = python.outgrad_torch_eager
+    eager.argtypes = (ctypes.py_object,)
+    if eager((torch.Tensor, torch.nn.Parameter, torch.Tensor.is_neg, *bridge, *watchers)) != 0:
+        return None
+    past = python.outgrad_torch_past
+    past.restype, past.argtypes = ctypes.py_object, (ctypes.c_int32, ctypes.py_object)
+    return past
+
+
+def _past(number: int, behind: Callable[..., Any]) -> Callable[..., Any]:
+    """A function as the package calls it: past the dispatcher where that may be. Compilers know only what
+    stands behind it."""
+    if _ways is None:
+        return behind
+    way = _ways(number, behind)
+
+    @functools.wraps(behind, updated=())
+    def call(*given: Any, **named: Any) -> Any:
+        if named or torch.compiler.is_compiling():
+            return behind(*given, **named)
+        return way(*given)
+
+    return call
+
+
+def linear_past_python(behind: Callable[..., Any]) -> Callable[..., Any]:
+    """Of the gradients of a Linear, which the compiled library can compute, too (kernels/torch/linear.h)."""
+    return _past(len(_OPERATORS), behind)
+
+
 def _operators() -> None:
     """Finds each operator by name, as an overload: the packet above it would search for that in each call."""
     results = ctypes.c_char_p()
@@ -269,13 +313,14 @@ def _operators() -> None:
         fake = _on_one_device(eval(f"lambda {arguments}: {f'({of},)' if several else of}", _RESULTS.copy()))
         for namespace in ("outgrad", "outgrad_exported"):
             torch.library.register_fake(f"{namespace}::{name}", fake)
+        globals()[name] = _past(len(_OPERATORS) - 1, operator)
         _EXPORTED[operator] = getattr(torch.ops.outgrad_exported, name).default
 
 
 _OPERATORS: dict[str, Any] = {}
 _EXPORTED: dict[Any, Any] = {}  # by operator
+_ways = _ways_past()
 _operators()
-globals().update(_OPERATORS)
 if TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:

@@ -42,15 +42,15 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) 
 def _gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor) -> tuple[Any, ...]:
     kept, index, scale, weight, _ = saved
     for_x, for_weight, for_bias = ctx.needs_input_grad[:3]
-    of_rows, dweight = functional.matrix_of(dy), None
+    dx, dweight, dbias = functional.linear_gradients(dy, None, weight, for_x, False, for_bias)
     if for_weight:
+        of_rows = functional.matrix_of(dy)
         drawn = of_rows if index is None else of_rows.index_select(0, index)
         x = kept if ctx.of is None else fp8.decode(kept, scale, ctx.of, dy.dtype)
         dweight = drawn.T @ x.view(len(drawn), weight.shape[1])
         if index is not None:  # what is no number in a row that was not drawn is in dW, too
             dweight += (of_rows * 0).sum(0)[:, None]
-    return (dy @ weight if for_x else None, dweight, of_rows.sum(0) if for_bias else None, None, None, None,
-        None)
+    return dx, dweight, dbias, None, None, None, None
 
 
 # of (x, weight, bias, what is kept, which rows it is of, the codes' scale, their format); of all rows, and of

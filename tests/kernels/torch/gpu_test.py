@@ -14,8 +14,9 @@ if not torch.cuda.is_available():
 import outgrad
 import outgrad_peers
 from drift_test import N, exact, fresh, gradients as gradients_of_norm, one_step, put  # noqa: F401
-from operators_test import FORMATS, LENGTHS, arguments
-from outgrad import library
+from eager_test import given as of_linear
+from operators_test import FORMATS, LENGTHS, arguments, behind
+from outgrad import functional, library
 from patching_test import example_of, model_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
@@ -42,9 +43,25 @@ def same(on_cpu, there):
 @pytest.mark.parametrize("dtype, n",
     [(dtype, n) for dtype in FORMATS for n in LENGTHS if n % 8 == 0 or dtype == torch.bfloat16])
 def test_every_operator_has_the_cpus_bits(dtype, n):
-    for operator, values in arguments(dtype, n):
-        if "attention" not in operator.name():  # its products are PyTorch's
-            same(operator(*values), operator(*on_gpu(values)))
+    for call, values in arguments(dtype, n):
+        operator, given = behind(call), on_gpu(values)
+        if "attention" in operator.name():  # its products are PyTorch's
+            continue
+        same(operator(*values), operator(*given))
+        with torch.no_grad():  # past the dispatcher
+            same(operator(*values), call(*given))
+
+
+@pytest.mark.parametrize("onto", [False, True])
+@pytest.mark.parametrize("shape", [(6, 8), (2, 3, 8), (4, 16, 64), (0, 8)])
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_gradients_of_a_linear_are_pytorchs(dtype, shape, onto):
+    own, python = functional.linear_gradients, behind(functional.linear_gradients)
+    with torch.no_grad():
+        found, expected = (function(*of[:3], True, True, True, of[3]) for function, of in (
+            (own, on_gpu(of_linear(dtype, shape, onto))), (python, on_gpu(of_linear(dtype, shape, onto)))))
+    for one, other in zip(found, expected, strict=True):
+        assert one.shape == other.shape and torch.equal(one, other)
 
 
 @pytest.mark.parametrize("activation", range(len(library.ACTIVATIONS)))
