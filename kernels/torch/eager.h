@@ -8,19 +8,40 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "kernels/torch/operators.h"
 #include "kernels/torch/python.h"
 
 namespace outgrad::torch_operators {
+
+// A reference, given back at the end.
+class Owned {
+ public:
+  Owned(const Python& python, PyObject* object) : python_(python), object_(object) {}
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+  ~Owned() {
+    if (object_ != nullptr) python_.Py_DecRef(object_);
+  }
+  PyObject* get() const { return object_; }
+  PyObject* release() { return std::exchange(object_, nullptr); }
+  explicit operator bool() const { return object_ != nullptr; }
+
+ private:
+  const Python& python_;
+  PyObject* object_;
+};
 
 // What calls are made with, found once.
 class Eager {
@@ -41,17 +62,16 @@ class Eager {
 
   bool is_watched() const {
     for (PyObject* const watcher : watchers_)
-      if (!is_false(python.PyObject_Vectorcall(watcher, nullptr, 0, nullptr))) return true;
+      if (!is_false(Owned(python, python.PyObject_Vectorcall(watcher, nullptr, 0, nullptr)))) return true;
     return false;
   }
 
   // Nothing if it is no dense tensor of PyTorch's own type with memory that has its values.
   OptionalTensor plain_tensor(PyObject* object) const {
-    PyObject* const type = python.PyObject_Type(object);
-    if (type == nullptr) return std::nullopt;
-    python.Py_DecRef(type);
-    if (type != tensor_type_ && type != parameter_type_) return std::nullopt;
-    if (!is_false(python.PyObject_Vectorcall(is_negative_, &object, 1, nullptr))) return std::nullopt;
+    const Owned type(python, python.PyObject_Type(object));
+    if (type.get() != tensor_type_ && type.get() != parameter_type_) return std::nullopt;
+    if (!is_false(Owned(python, python.PyObject_Vectorcall(is_negative_, &object, 1, nullptr))))
+      return std::nullopt;
     const AtenTensorHandle handle = handle_of(object);
     if (handle == nullptr) return std::nullopt;
     const Tensor tensor(handle);
@@ -64,46 +84,20 @@ class Eager {
   }
 
   // What a function gives, as a new reference; null if that fails.
-  PyObject* to_python(const OptionalTensor& tensor) const {
-    if (tensor) return to_python(*tensor);
-    python.Py_IncRef(python.none);
-    return python.none;
+  PyObject* to_python(const Tensor& tensor) const {
+    const Tensor* const one = &tensor;
+    PyObject* object = nullptr;
+    return set_objects({&one, 1}, &object) ? object : nullptr;
   }
   template <class... T>
   PyObject* to_python(const std::tuple<T...>& results) const {
-    PyObject* const all = python.PyTuple_New(sizeof...(T));
-    PySize count = 0;
-    const auto set = [&](const auto& one) {
-      return filled(all, count++, to_python(one), python.PyTuple_SetItem);
-    };
-    return std::apply([&](const auto&... each) { return (set(each) && ...) ? all : nullptr; }, results);
+    const auto all = std::apply([](const auto&... each) { return std::array{pointer_to(each)...}; }, results);
+    return sequence_of(all, python.PyTuple_New, python.PyTuple_SetItem);
   }
   PyObject* to_python(const std::vector<Tensor>& results) const {
-    PyObject* const all = python.PyList_New(static_cast<PySize>(results.size()));
-    PySize count = 0;
-    for (const Tensor& one : results)
-      if (!filled(all, count++, to_python(one), python.PyList_SetItem)) return nullptr;
-    return all;
-  }
-  PyObject* to_python(const Tensor& tensor) const {
-    if (to_pyobject_ != nullptr) {
-      void* object = nullptr;
-      return to_pyobject_(tensor.get(), nullptr, &object) == AOTI_TORCH_SUCCESS
-                 ? static_cast<PyObject*>(object)
-                 : nullptr;
-    }
-    // a list, because PyTorch's function for a single one keeps a reference
-    AtenTensorHandle handle = nullptr;
-    PyObject* handles = python.PyList_New(1);
-    if (aoti_torch_new_tensor_handle(tensor.get(), &handle) != AOTI_TORCH_SUCCESS ||
-        !filled(handles, 0, python.PyCapsule_New(handle, nullptr, nullptr), python.PyList_SetItem))
-      return nullptr;
-    PyObject* const tensors = python.PyObject_Vectorcall(to_tensors_, &handles, 1, nullptr);
-    python.Py_DecRef(handles);
-    if (tensors == nullptr) return nullptr;
-    PyObject* const object = python.PySequence_GetItem(tensors, 0);
-    python.Py_DecRef(tensors);
-    return object;
+    std::vector<const Tensor*> all;
+    for (const Tensor& one : results) all.push_back(&one);
+    return sequence_of(all, python.PyList_New, python.PyList_SetItem);
   }
 
   Python python;
@@ -119,30 +113,78 @@ class Eager {
     to_pyobject_ = function_of_pytorch<ToPython>("torch_tensor_to_pyobject");
   }
 
-  // Puts an element into a tuple or list, of which nothing is left if that fails.
-  bool filled(PyObject* all, PySize at, PyObject* one, int (*set)(PyObject*, PySize, PyObject*)) const {
-    if (all != nullptr && one != nullptr && set(all, at, one) == 0) return true;
-    if (all != nullptr) python.Py_DecRef(all);
-    return false;
+  static const Tensor* pointer_to(const Tensor& tensor) { return &tensor; }
+  static const Tensor* pointer_to(const OptionalTensor& tensor) { return tensor ? &*tensor : nullptr; }
+
+  // A tuple or list, with None in place of null.
+  PyObject* sequence_of(std::span<const Tensor* const> tensors, PyObject* (*make)(PySize),
+                        int (*set)(PyObject*, PySize, PyObject*)) const {
+    constexpr std::size_t kMost = 8;
+    PyObject* objects[kMost];
+    require(tensors.size() <= kMost, "an operator gives more than 8 tensors");
+    Owned all(python, make(static_cast<PySize>(tensors.size())));
+    if (!all || !set_objects(tensors, objects)) return nullptr;
+    PySize at = 0;
+    for (PyObject* const one : std::span(objects, tensors.size()))
+      if (set(all.get(), at++, one) != 0) return nullptr;
+    return all.release();
   }
 
-  // Of what a call returned, whose reference it takes.
-  bool is_false(PyObject* found) const {
-    if (found == nullptr) return false;
-    const bool truth = found != python.no && python.PyObject_IsTrue(found) != 0;
-    python.Py_DecRef(found);
-    return !truth;
+  // New references to all of them, to None for null; or to none.
+  bool set_objects(std::span<const Tensor* const> tensors, PyObject** objects) const {
+    return to_pyobject_ != nullptr ? set_by_shim(tensors, objects) : set_by_capsules(tensors, objects);
+  }
+  bool set_by_shim(std::span<const Tensor* const> tensors, PyObject** objects) const {
+    for (std::size_t k = 0; k < tensors.size(); ++k) {
+      void* object = python.none;
+      if (tensors[k] == nullptr) {
+        python.Py_IncRef(python.none);
+      } else if (to_pyobject_(tensors[k]->get(), nullptr, &object) != AOTI_TORCH_SUCCESS) {
+        while (k > 0) python.Py_DecRef(objects[--k]);
+        return false;
+      }
+      objects[k] = static_cast<PyObject*>(object);
+    }
+    return true;
+  }
+  // All at once, because each call takes longer than a tensor, and because PyTorch's function for a single
+  // one keeps a reference.
+  bool set_by_capsules(std::span<const Tensor* const> tensors, PyObject** objects) const {
+    const auto is_there = [](const Tensor* one) { return one != nullptr; };
+    const Owned handles(python, python.PyList_New(std::ranges::count_if(tensors, is_there)));
+    if (!handles) return false;
+    PySize at = 0;
+    for (const Tensor* const tensor : tensors) {
+      if (tensor == nullptr) continue;
+      AtenTensorHandle handle = nullptr;
+      if (aoti_torch_new_tensor_handle(tensor->get(), &handle) != AOTI_TORCH_SUCCESS) return false;
+      PyObject* const capsule = python.PyCapsule_New(handle, nullptr, nullptr);
+      if (capsule == nullptr || python.PyList_SetItem(handles.get(), at++, capsule) != 0) return false;
+    }
+    PyObject* const given = handles.get();
+    const Owned found(python, python.PyObject_Vectorcall(to_tensors_, &given, 1, nullptr));
+    if (!found) return false;
+    at = 0;
+    for (const Tensor* const tensor : tensors) {
+      if (tensor == nullptr) python.Py_IncRef(python.none);
+      *objects++ = tensor == nullptr ? python.none : python.PySequence_GetItem(found.get(), at++);
+    }
+    return true;
+  }
+
+  // Of what a call returned.
+  bool is_false(const Owned& found) const {
+    return found && (found.get() == python.no || python.PyObject_IsTrue(found.get()) == 0);
   }
 
   AtenTensorHandle handle_of(PyObject* object) const {
     AtenTensorHandle handle = nullptr;
     if (from_pyobject_ != nullptr)
       return from_pyobject_(object, &handle) == AOTI_TORCH_SUCCESS ? handle : nullptr;
-    PyObject* const capsule = python.PyObject_Vectorcall(from_tensor_, &object, 1, nullptr);
-    if (capsule == nullptr) return nullptr;
-    void* const found = python.PyCapsule_GetPointer(capsule, python.PyCapsule_GetName(capsule));
-    python.Py_DecRef(capsule);
-    return static_cast<AtenTensorHandle>(found);
+    const Owned capsule(python, python.PyObject_Vectorcall(from_tensor_, &object, 1, nullptr));
+    if (!capsule) return nullptr;
+    return static_cast<AtenTensorHandle>(
+        python.PyCapsule_GetPointer(capsule.get(), python.PyCapsule_GetName(capsule.get())));
   }
 
   using FromPython = AOTITorchError(void* object, AtenTensorHandle* tensor);
@@ -219,11 +261,10 @@ class Arguments {
     fit = count >= 0;
     std::vector<Tensor> all;
     for (PySize k = 0; k < count && fit; ++k) {
-      PyObject* const one = python.PySequence_GetItem(sequence, k);
-      fit = one != nullptr;
+      const Owned one(python, python.PySequence_GetItem(sequence, k));
+      fit = static_cast<bool>(one);
       if (!fit) break;
-      if (const OptionalTensor found = tensor(one)) all.push_back(*found);
-      python.Py_DecRef(one);
+      if (const OptionalTensor found = tensor(one.get())) all.push_back(*found);
     }
     return all;
   }

@@ -18,8 +18,8 @@ if [[ -z ${OUTGRAD_LEAST_TORCH:-} && ! -x $python ]]; then
 fi
 "$python" -c "import torch; v = torch.__version__.split('+')[0]
 assert v == '$release', f'PyTorch {v}, not $release'"
-bash "$1/tests/kernels/torch/run.sh" "$1" "$2" "$python" unit operators_test.py functional_test.py \
-  attention_test.py modules_test.py
+bash "$1/tests/kernels/torch/run.sh" "$1" "$2" "$python" unit operators_test.py eager_test.py \
+  functional_test.py attention_test.py modules_test.py
 # How far the first gradient lies from PyTorch's is a matter of its release: of the ViT's, 3.4e-7 under
 # 2.10.0, where PyTorch's own lies 2.9e-7 from float64's; the test's criterion is for the release that
 # requirements.txt names.
