@@ -282,8 +282,23 @@ def speed_rows(of):
         yield row(name, *(f"{store[way]:.4g}" for way in ("forward_bytes", "backward_bytes")), *speeds)
 
 
+def norm_speeds(of):
+    """Of LayerNorm's kernels with codes beside the plain ones: the range over the stores."""
+    groups = [group for group in of.json("bench/stores.json")["groups"] if group["layer"] == "layernorm"]
+
+    def over(way, formats):
+        speeds = [f"{store[way]['median']:.2f}" for group in groups if group["format"] in formats
+                  for store in group["stores"] if store["store"] != "y"]
+        return f"{min(speeds)} to {max(speeds)}"
+
+    yield (f"runs at {over('forward', ('bf16', 'f16'))} of the speed of the plain one in 16 bits, and at "
+           f"{over('forward', ('f32',))} in fp32; the backward from the codes at "
+           f"{over('backward', ('bf16', 'f16'))} and at {over('backward', ('f32',))}.")
+
+
 def how_few_bits(of):
     yield from few_bits_in_short(of)
+    yield from norm_speeds(of)
     fp8, code = of.header("gelu_fp8"), of.header("gelu_code")
     yield "The code of 4 bits is within 0.001% of that"
     assert width_of(of) / 2**5 < code["kT4"] < (code["kHi"] - code["kLo"]) / 2**5 * 1.00001
