@@ -1,5 +1,5 @@
 // The gradients of PyTorch's Linear, by PyTorch's own products, without the views that Python would make of
-// what they are given: seven for a Linear of three dimensions, each as expensive as a small product.
+// what they are given and of what comes of it: for a few rows these take as long as the products.
 #pragma once
 
 #include <algorithm>

@@ -349,6 +349,7 @@ def spans(of):
     yield f"so {sum('_span_' in file for file in files)} spans of GELU hold all numbers"
 
 
+# The kinds of package_speed.py, as train_with_it.md names them.
 FEW = {
     "mlp_dropout_add_layer_norm": "Linear, GELU, Linear, dropout, add and LayerNorm as one node",
     "linear_dropout_add_layer_norm": "Linear, dropout, add and LayerNorm as one node",
