@@ -1,7 +1,7 @@
 // What Python calls past PyTorch's dispatcher, in eager mode and where nothing watches.
 //
 // PyTorch's way from Python to an operator matches arguments with a schema, boxes them and looks for keys.
-// For a few rows that takes as long as the kernel. Here a function of CPython takes the same arguments and
+// For a few rows that is a large part of a call. Here a function of CPython takes the same arguments and
 // calls the same code. What it may not do itself it leaves to what stands behind it, the operator: each call
 // that somebody watches (a mode, a transform, a tracer, the profiler, autograd), arguments that are not plain
 // dense tensors on a CPU or a CUDA device, and each one that fails, so that errors are the operator's.
@@ -363,16 +363,16 @@ struct Past<OnHost, Result (*)(P...)> {
 
 // How to call each operator past the dispatcher, in their order.
 inline std::vector<PyMethod*> ways_past() {
-  std::vector<void (*)()> on_cuda;
-  operators<Cuda>([&]<class Function>(const char*, const char*, Function) {
-    on_cuda.push_back(reinterpret_cast<void (*)()>(&Named<Function>::call));
+  std::vector<std::pair<std::string_view, void (*)()>> on_cuda;
+  operators<Cuda>([&]<class Function>(const char* schema, const char*, Function) {
+    on_cuda.emplace_back(schema, reinterpret_cast<void (*)()>(&Named<Function>::call));
   });
   std::vector<PyMethod*> all;
   operators<Host>([&]<class Function>(const char* schema, const char*, Function) {
     using Way = Past<Function>;
-    // the same operator, and so of the same type; those of the host alone are the last ones
-    if (all.size() < on_cuda.size())
-      Way::on_cuda = reinterpret_cast<decltype(Way::on_cuda)>(on_cuda[all.size()]);
+    // of one schema, and so of one type; those of the host alone are the last ones
+    if (const std::size_t at = all.size(); at < on_cuda.size() && on_cuda[at].first == schema)
+      Way::on_cuda = reinterpret_cast<decltype(Way::on_cuda)>(on_cuda[at].second);
     Way::method.doc = schema;
     // each default is None or 0
     Way::needed -= std::ranges::count(std::string_view(schema), '=');

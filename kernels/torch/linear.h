@@ -1,5 +1,5 @@
 // The gradients of PyTorch's Linear, by PyTorch's own products, without the views that Python would make of
-// what they are given and of what comes of it: for a few rows these take as long as the products.
+// what they are given and of what comes of it, which for a few rows are a large part of the work.
 #pragma once
 
 #include <algorithm>

@@ -264,7 +264,8 @@ def _ways_past() -> Callable[[int, Any], Any] | None:
         torch._C._get_tracing_state, torch._C._are_functorch_transforms_active,
         torch.autograd._profiler_enabled)
     bridge: tuple[Any, Any] = None, None
-    if not hasattr(_c, "torch_tensor_from_pyobject"):  # before PyTorch 2.14
+    shims = "torch_tensor_from_pyobject", "torch_tensor_to_pyobject"
+    if not all(hasattr(_c, name) for name in shims):  # before PyTorch 2.14
         aoti: Any = getattr(torch._C, "_aoti", None)
         bridge = (getattr(aoti, "unsafe_alloc_void_ptr_from_tensor", None),
             getattr(aoti, "alloc_tensors_by_stealing_from_void_ptrs", None))
