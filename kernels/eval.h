@@ -524,24 +524,41 @@ struct SplitRows {
   Near near;
 };
 
-// The rows of a rounded forward about x = 0, 32 of them or, of narrow cells, 64, as a fit whose q are 2^23 to
-// 2^23 + kRows - 1. It serves x in their cells, where nothing is clamped but, if f is x from 0 on (kClamps),
-// w at 0. kFirst is even, so that q rounds to even in the same cases as in the whole fit.
+// The fit that gives vectors the rows of a forward about x = 0: itself, unless kernels/forward_fits.h names
+// one of wider cells.
 template <class Forward>
-struct NearRows : Forward {
+struct NearFit {
+  using Type = Forward;
+};
+
+// Those rows, 32 of them, as a fit whose q are 2^23 to 2^23 + kRows - 1. It serves x in their cells, where
+// nothing is clamped but, if f is x from 0 on (kClamps), w at 0. kFirst is even, so that q rounds to even in
+// the same cases as in the whole fit.
+template <class Forward>
+struct NearRows : NearFit<Forward>::Type {
+  using Fit = typename NearFit<Forward>::Type;
+  static constexpr int kRows = 32;
   // the row of x = 0
-  static constexpr int kMiddle = static_cast<int>(Forward::kIndexBias - 0x1p23f);
-  static constexpr int kRows = Forward::kIndexScale > 4 && kMiddle >= 64 ? 64 : 32;
+  static constexpr int kMiddle = static_cast<int>(Fit::kIndexBias - 0x1p23f);
   // the row of kXMax, where x is clamped
-  static constexpr int kEndRow = kMiddle + static_cast<int>(Forward::kXMax * Forward::kIndexScale);
-  static constexpr bool kClamps = Forward::kXMax == 0;
+  static constexpr int kEndRow = kMiddle + static_cast<int>(Fit::kXMax * Fit::kIndexScale);
+  static constexpr bool kClamps = Fit::kXMax == 0;
   static constexpr int kFirst = (kClamps                         ? kEndRow - kRows + 2
                                  : kMiddle + kRows / 2 < kEndRow ? kMiddle - kRows / 2
                                                                  : kEndRow - kRows) /
                                 2 * 2;
-  static constexpr float kIndexBias = Forward::kIndexBias - static_cast<float>(kFirst);
+  static constexpr float kIndexBias = Fit::kIndexBias - static_cast<float>(kFirst);
   static_assert(kFirst >= 0 &&
-                (static_cast<float>(kFirst - kMiddle) - 0.5f) / Forward::kIndexScale >= Forward::kXMin);
+                (static_cast<float>(kFirst - kMiddle) - 0.5f) / Fit::kIndexScale >= Forward::kXMin);
+
+  static OUTGRAD_HD constexpr auto table() {
+    constexpr auto kAll = Fit::table();
+    Table<kRows, 4> rows{};
+    for (int row = 0; row < kRows; ++row) {
+      for (int word = 0; word < 4; ++word) rows.w[row][word] = kAll.w[kFirst + row][word];
+    }
+    return rows;
+  }
 };
 
 // f(x) in fp32, ready to be narrowed to the format. From kXMax on p is 1, or f has its limit; at kXMin and

@@ -100,13 +100,9 @@ constexpr auto forward_columns() {
     for (int row = Forward::kCoreFirst; row < Forward::kCoreFirst + Forward::kCoreRows; ++row) {
       for (int word = 0; word < 4; ++word) core.w[row % Forward::kCoreRows][word] = kAll.w[row][word];
     }
-    using Near = NearRows<Forward>;
-    Table<Near::kRows, 4> near{};
-    for (int row = 0; row < Near::kRows; ++row) {
-      for (int word = 0; word < 4; ++word) near.w[row][word] = kAll.w[Near::kFirst + row][word];
-    }
-    return SplitRows<decltype(columns_of(core)), decltype(columns_of(kAll)), decltype(columns_of(near))>{
-        columns_of(core), columns_of(kAll), columns_of(near)};
+    constexpr auto kNear = NearRows<Forward>::table();
+    return SplitRows<decltype(columns_of(core)), decltype(columns_of(kAll)), decltype(columns_of(kNear))>{
+        columns_of(core), columns_of(kAll), columns_of(kNear)};
   } else {
     constexpr auto kCore = in_vectors<Forward>(Forward::table());
     if constexpr (requires { Forward::tail(); }) {
@@ -308,7 +304,7 @@ OUTGRAD_HD void forward_pack(const Lanes& ops, const typename Lanes::Value& z, u
     constexpr float kLeast = 0x1p-100f;
     constexpr bool kMayBeTiny = std::is_same_v<T, BF16> && !kIsPlain<Forward>;
     auto w = z;
-    if constexpr (Near::kClamps) w = ops.at_most(z, ops.constant(Forward::kXMax));
+    if constexpr (Near::kClamps) w = ops.at_most(z, ops.constant(Near::kXMax));
     const auto q = forward_index(ops, Near{}, w);
     if (__builtin_expect(ops.all_rows(q, Near::kRows) && (!kMayBeTiny || ops.none_below(z, kLeast)), 1)) {
       constexpr OrdinaryLanes<Lanes> kOrdinary{};

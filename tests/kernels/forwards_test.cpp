@@ -81,6 +81,30 @@ TYPED_TEST(Forwards, EveryValueOf16BitsIsCorrectlyRounded) {
   expect_correctly_rounded<TypeParam, BF16>();
 }
 
+// Of every x that vectors take to a fit's rows about 0, where bf16's subnormals are far.
+template <class F, class T>
+void expect_near_rows_round_correctly() {
+  if constexpr (kHasForwardFit<F, T>) {
+    using Near = NearRows<ForwardFitOf<F, T>>;
+    static constexpr auto kTable = Near::table();
+    int count = 0;
+    for (const T x : patterns::all<T>()) {
+      const float z = widen(x), w = Near::kClamps ? std::min(z, Near::kXMax) : z;
+      const float q = forward_index(FloatOps{}, Near{}, w);
+      if (!(q >= 0x1p23f && q < 0x1p23f + Near::kRows && std::fabs(z) >= 0x1p-100f)) continue;
+      ASSERT_EQ(narrow<T>(evaluate_near(FloatOps{}, Near{}, kTable, q, w, z)).bits, forward_of<F>(x).bits)
+          << F::kActivation << "(" << z << ")";
+      ++count;
+    }
+    EXPECT_GT(count, 20'000);
+  }
+}
+
+TYPED_TEST(Forwards, TheRowsAboutZeroRoundCorrectly) {
+  expect_near_rows_round_correctly<TypeParam, F16>();
+  expect_near_rows_round_correctly<TypeParam, BF16>();
+}
+
 TYPED_TEST(Forwards, LimitsAndNans) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const validation::SweptActivation& of = witness(TypeParam::kActivation);
