@@ -49,7 +49,8 @@ class Eager {
   // given: a tuple of outgrad/library.py: torch.Tensor, torch.nn.Parameter, whether a tensor has other signs
   // than its memory; from_tensor and to_tensors, which PyTorch before 2.14 has in place of functions of its
   // stable ABI (torch._C._aoti), or None; then the watchers, each of which takes nothing and returns what
-  // counts as false while nothing watches. Null in a process without CPython.
+  // counts as false while nothing watches, and behind each what is asked where it does not, or None. Null in
+  // a process without CPython.
   static const Eager* find(PyObject* given) {
     if (is_ == nullptr) {
       const std::optional<Python> python = Python::in_this_process();
@@ -61,9 +62,9 @@ class Eager {
   static const Eager& is() { return *is_; }
 
   bool is_watched() const {
-    for (PyObject* const watcher : watchers_)
-      if (!is_false(Owned(python, python.PyObject_Vectorcall(watcher, nullptr, 0, nullptr)))) return true;
-    return false;
+    return std::ranges::any_of(watchers_, [this](const Watcher& watcher) {
+      return !says_no(watcher.first) && (watcher.closer_look == python.none || !says_no(watcher.closer_look));
+    });
   }
 
   // Nothing if it is no dense tensor of PyTorch's own type with memory that has its values.
@@ -107,7 +108,8 @@ class Eager {
     PySize at = 0;
     for (PyObject** const to : {&tensor_type_, &parameter_type_, &is_negative_, &from_tensor_, &to_tensors_})
       *to = python.PySequence_GetItem(given, at++);
-    while (at < python.PySequence_Size(given)) watchers_.push_back(python.PySequence_GetItem(given, at++));
+    for (; at < python.PySequence_Size(given); at += 2)
+      watchers_.push_back({python.PySequence_GetItem(given, at), python.PySequence_GetItem(given, at + 1)});
     if (from_tensor_ != python.none) return;
     from_pyobject_ = function_of_pytorch<FromPython>("torch_tensor_from_pyobject");
     to_pyobject_ = function_of_pytorch<ToPython>("torch_tensor_to_pyobject");
@@ -172,6 +174,9 @@ class Eager {
     return true;
   }
 
+  bool says_no(PyObject* function) const {
+    return is_false(Owned(python, python.PyObject_Vectorcall(function, nullptr, 0, nullptr)));
+  }
   // Of what a call returned.
   bool is_false(const Owned& found) const {
     return found && (found.get() == python.no || python.PyObject_IsTrue(found.get()) == 0);
@@ -192,7 +197,10 @@ class Eager {
 
   static inline const Eager* is_ = nullptr;
   PyObject *tensor_type_, *parameter_type_, *is_negative_, *from_tensor_, *to_tensors_;
-  std::vector<PyObject*> watchers_;
+  struct Watcher {
+    PyObject *first, *closer_look;
+  };
+  std::vector<Watcher> watchers_;
   FromPython* from_pyobject_ = nullptr;
   ToPython* to_pyobject_ = nullptr;
 };

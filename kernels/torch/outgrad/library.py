@@ -22,7 +22,11 @@ _path = next(iter(pathlib.Path(__file__).parent.glob("liboutgrad_torch.*")), Non
 if _path is None:
     raise ImportError(
         f"outgrad: {pathlib.Path(__file__).parent} has no liboutgrad_torch: the package was not built")
-from torch.overrides import TorchFunctionMode  # noqa: E402  (after what an older PyTorch is told)
+from torch.overrides import (  # noqa: E402  (after what an older PyTorch is told)
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+)
+from torch.utils._device import DeviceContext  # noqa: E402
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack  # noqa: E402
 
 from .sharded import PLAIN  # noqa: E402
@@ -257,12 +261,18 @@ def _on_one_device(fake: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+def _functions_are_watched() -> bool:
+    """Whether there is a mode of functions that is no default device: that one only says where tensors are
+    made that no other tensor tells."""
+    return any(type(mode) is not DeviceContext for mode in _get_current_function_mode_stack())
+
+
 def _ways_past() -> Callable[[int, Any], Any] | None:
     """(a number, what stands behind it) -> the same past the dispatcher (kernels/torch/eager.h); None if
     there is no such way."""
-    watchers = (torch.is_grad_enabled, torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack,
-        torch._C._get_tracing_state, torch._C._are_functorch_transforms_active,
-        torch.autograd._profiler_enabled)
+    watchers = (torch.is_grad_enabled, None, torch._C._len_torch_dispatch_stack, None,
+        torch._C._len_torch_function_stack, _functions_are_watched, torch._C._get_tracing_state, None,
+        torch._C._are_functorch_transforms_active, None, torch.autograd._profiler_enabled, None)
     bridge: tuple[Any, Any] = None, None
     shims = "torch_tensor_from_pyobject", "torch_tensor_to_pyobject"
     if not all(hasattr(_c, name) for name in shims):  # before PyTorch 2.14

@@ -99,6 +99,21 @@ def test_what_watches_meets_the_operator(watched):
         assert is_past(X)
 
 
+def test_a_default_device_watches_nothing():
+    with dispatcher_that_tells():
+        with torch.device("cpu"):
+            assert is_past(X)
+            with EveryFunction():
+                assert not is_past(X)
+        with EveryFunction(), torch.device("cpu"):
+            assert not is_past(X)
+        torch.set_default_device("cpu")
+        try:
+            assert is_past(X)
+        finally:
+            torch.set_default_device(None)
+
+
 def test_tracers_and_transforms_meet_the_operator():
     found = []
 
