@@ -71,7 +71,7 @@ struct ForwardFits<BF16> {
                      generated::SoftplusForwardBf16, generated::EluForwardBf16>;
 };
 
-// tanh-GELU in bf16 takes its rows about 0 from f16: there they are twice as wide, for bf16's are as narrow as
+// tanh-GELU in bf16 takes its rows about 0 from f16: there they are twice as wide, for those of bf16 are as
 // its left tail asks for. With bf16's kTie they round every x of theirs correctly in bf16, too, so that the
 // bits are those of its own rows (tests/kernels/forwards_test.cpp tries all of them).
 struct GeluTanhNearBf16 : generated::GeluTanhForwardF16 {

@@ -231,14 +231,6 @@ def as_it_lies(operation: Callable[..., Any], x: torch.Tensor, *others: torch.Te
     return operation(*(each.permute(order) for each in (x, *others))).permute(back)
 
 
-def _parameters(weight: torch.Tensor | None,
-        bias: torch.Tensor | None) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """A norm's parameters as the operators take them: of one type."""
-    if weight is not None and bias is not None and weight.dtype != bias.dtype:
-        return weight.float(), bias.float()
-    return weight, bias
-
-
 # --- Activations ----------------------------------------------------------------------------------
 
 
@@ -591,14 +583,9 @@ def linears_of(x: torch.Tensor, parameters: Sequence[torch.Tensor | None]) -> tu
 # --- Norms ----------------------------------------------------------------------------------------
 
 
-def _like(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    if parameter.dim() == 1 and gradient.dtype == parameter.dtype:
-        return gradient
-    return gradient.to(parameter.dtype).view_as(parameter)
-
-
-# What a norm's functions below are given as of_norm: (weight, bias, eps, rms, side_channels, seen, tau).
-# seen, tau: what its kernels test (drift.py).
+# What a norm's functions below are given as of_norm: (weight, bias, eps, rms, side_channels, seen, tau). In
+# what `checked` gives, which those that make nodes take, weight and bias have one dimension and are of one
+# type. seen, tau: what its kernels test (drift.py).
 
 
 def _norm_keep(ctx: Any, inputs: tuple[Any, ...], kept: tuple[Any, ...]) -> None:
@@ -606,43 +593,33 @@ def _norm_keep(ctx: Any, inputs: tuple[Any, ...], kept: tuple[Any, ...]) -> None
     ctx.save_for_backward(gamma, beta, side_channels, *kept)
 
 
-def _norm_gradients(ctx: Any, gamma: Any, beta: Any, dx: torch.Tensor, dgamma: Any,
-        dbeta: Any) -> tuple[Any, ...]:
-    _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
-    dgamma, dbeta = _like(gamma, dgamma) if with_dgamma else None, _like(beta, dbeta) if with_dbeta else None
-    return dx, None, dgamma, dbeta, *[None] * 5
-
-
 def _gradients_from_y(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor) -> tuple[Any, ...]:
     gamma, beta, side_channels, y, rstd, side_x_hat = saved
-    wanted = ctx.needs_input_grad[2:4]
-    found = library.norm_backward(dy, y, ctx.columns, *_parameters(gamma, beta), rstd, ctx.rms,
-        side_channels, side_x_hat, *wanted, ctx.tau)
-    return _norm_gradients(ctx, gamma, beta, *found)
+    _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
+    dx, dgamma, dbeta = library.norm_backward(dy, y, ctx.columns, gamma, beta, rstd, ctx.rms, side_channels,
+        side_x_hat, with_dgamma, with_dbeta, ctx.tau)
+    return (dx, None, dgamma if with_dgamma else None, dbeta if with_dbeta else None,
+        None, None, None, None, None)
 
 
 def _norm_keeping_y(name: str) -> _Operation:
-    def compute(x: torch.Tensor, columns: int, gamma: torch.Tensor | None, beta: torch.Tensor | None,
-            *rest: Any) -> tuple[torch.Tensor, ...]:
-        return library.norm_forward(x, columns, *_parameters(gamma, beta), *rest)
-
-    return _Operation(name, compute, _norm_keep, _gradients_from_y, whole=_of_rows)
+    return _Operation(name, library.norm_forward, _norm_keep, _gradients_from_y, whole=_of_rows)
 
 
 def _gradients_from_8_bits(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor, store: int) -> tuple[Any, ...]:
     gamma, beta, side_channels, codes, scales, rstd, side_x_hat, _ = saved
-    kept, wanted = ((ctx.columns, *_parameters(gamma, beta), rstd, ctx.rms, side_channels, side_x_hat),
-        ctx.needs_input_grad[2:4])
-    return _norm_gradients(ctx, gamma, beta,
-        *library.norm_backward_8bit(dy, codes, scales, *kept, *wanted, store))
+    _, _, with_dgamma, with_dbeta, *_ = ctx.needs_input_grad
+    dx, dgamma, dbeta = library.norm_backward_8bit(dy, codes, scales, ctx.columns, gamma, beta, rstd, ctx.rms,
+        side_channels, side_x_hat, with_dgamma, with_dbeta, store)
+    return (dx, None, dgamma if with_dgamma else None, dbeta if with_dbeta else None,
+        None, None, None, None, None)
 
 
 def _norm_keeping_8_bits(name: str, word: str) -> Callable[..., Any]:
     store = library.STORES[word].number
 
-    def compute(x: torch.Tensor, columns: int, gamma: torch.Tensor | None, beta: torch.Tensor | None,
-            *rest: Any) -> tuple[torch.Tensor, ...]:
-        return library.norm_forward_8bit(x, columns, *_parameters(gamma, beta), *rest[:3], store)
+    def compute(*inputs: Any) -> tuple[torch.Tensor, ...]:
+        return library.norm_forward_8bit(*inputs[:-2], store)
 
     operation = _Operation(name, compute, lambda ctx, inputs, outputs: _norm_keep(ctx, inputs, outputs[1:]),
         lambda ctx, saved, dy: _gradients_from_8_bits(ctx, saved, dy, store), without_y=True, shown=2,
@@ -675,27 +652,28 @@ def norm_store_why_not(store: object, columns: int) -> str | None:
 
 def norm(function: str, x: torch.Tensor, columns: int, of_norm: tuple[Any, ...],
         store: str = stores.DEFAULT_OF_NORMS) -> torch.Tensor:
-    """layer_norm or rms_norm of arguments that are known to fit."""
+    """layer_norm or rms_norm of what `checked` gave."""
     return _norms[function, store](x, columns, *of_norm)
 
 
-def _checked(function: str, x: torch.Tensor, normalized_shape: int | Sequence[int], of_norm: tuple[Any, ...],
-        store: str) -> torch.Tensor:
-    return norm(function, x, columns_of_norm(function, x, normalized_shape, of_norm, store), of_norm, store)
-
-
-def columns_of_norm(function: str, x: torch.Tensor, normalized_shape: int | Sequence[int],
-        of_norm: tuple[Any, ...], store: str = stores.DEFAULT_OF_NORMS) -> int:
-    """The columns of a norm; raises an error that says which argument cannot be used, and why."""
+def checked(function: str, x: torch.Tensor, normalized_shape: int | Sequence[int], of_norm: tuple[Any, ...],
+        store: str = stores.DEFAULT_OF_NORMS) -> tuple[int, tuple[Any, ...]]:
+    """The columns of a norm, and of_norm as its nodes take it; raises an error that says which argument
+    cannot be used, and why."""
     weight, bias, eps, _, side_channels, *_ = of_norm
     plain = is_one_of(store, (stores.DEFAULT_OF_NORMS,))
     columns = _columns_at_a_glance(x, normalized_shape, weight, bias) if plain else 0
-    columns = columns or _expect_norm(function, x, normalized_shape, weight, bias, store)
+    if columns == 0:
+        columns = _expect_norm(function, x, normalized_shape, weight, bias, store)
+        weight, bias = (None if each is None else each.flatten() for each in (weight, bias))
+        of_norm = weight, bias, *of_norm[2:]
     if not is_within(eps, 0):
         raise ValueError(f"outgrad.{function}: eps is {shown(eps)}, which must be at least 0")
     if side_channels is not None:
         _expect_channels(function, side_channels, x)
-    return columns
+    if weight is not None and bias is not None and weight.dtype != bias.dtype:
+        of_norm = weight.float(), bias.float(), *of_norm[2:]
+    return columns, of_norm
 
 
 def _columns_at_a_glance(x: torch.Tensor, normalized_shape: int | Sequence[int], weight: torch.Tensor | None,
@@ -767,7 +745,7 @@ def layer_norm(x: torch.Tensor, normalized_shape: int | Sequence[int], weight: t
     Shapes: x [..., *normalized_shape]; weight and bias normalized_shape; side_channels [k]; the result as x.
     """
     of_norm = weight, bias, eps, False, side_channels, None, 0.0
-    return _checked("layer_norm", x, normalized_shape, of_norm, store)
+    return norm("layer_norm", x, *checked("layer_norm", x, normalized_shape, of_norm, store), store)
 
 
 def rms_norm(x: torch.Tensor, normalized_shape: int | Sequence[int], weight: torch.Tensor | None = None,
@@ -779,7 +757,7 @@ def rms_norm(x: torch.Tensor, normalized_shape: int | Sequence[int], weight: tor
     Shapes: x [..., *normalized_shape]; weight normalized_shape; side_channels [k]; the result as x.
     """
     of_norm = weight, None, EPS_OF_RMS if eps is None else eps, True, side_channels, None, 0.0
-    return _checked("rms_norm", x, normalized_shape, of_norm, store)
+    return norm("rms_norm", x, *checked("rms_norm", x, normalized_shape, of_norm, store), store)
 
 
 # For each format of a stored y: unit roundoff, half the least subnormal, and the least magnitude that rounds
@@ -1006,12 +984,10 @@ def _gradients_of_norm_of_sum(ctx: Any, kept: Sequence[Any], dy: torch.Tensor | 
     kept: what _kept_of_norm_of_sum gave. wanted: whether dx, dgamma and dbeta are."""
     seed, gamma, beta, side_channels, y, rstd, side_x_hat = kept
     for_x, with_dgamma, with_dbeta = wanted
-    g, b = _parameters(gamma, beta)
     seed = seed if for_x else None
-    dz, dx, dgamma, dbeta = library.norm_backward_of_sum(dy, y, dz_next, ctx.columns, g, b, rstd, ctx.rms,
-        side_channels, side_x_hat, with_dgamma, with_dbeta, seed, ctx.p, ctx.tau)
-    return (dz, dz if seed is None else dx, _like(gamma, dgamma) if with_dgamma else None,
-        _like(beta, dbeta) if with_dbeta else None)
+    dz, dx, dgamma, dbeta = library.norm_backward_of_sum(dy, y, dz_next, ctx.columns, gamma, beta, rstd,
+        ctx.rms, side_channels, side_x_hat, with_dgamma, with_dbeta, seed, ctx.p, ctx.tau)
+    return (dz, dz if seed is None else dx, dgamma if with_dgamma else None, dbeta if with_dbeta else None)
 
 
 # What the operations of sums are given beside tensors: (seed, p, columns, *of_norm).
@@ -1027,7 +1003,6 @@ def _kept_of_norm_of_sum(ctx: Any, of_sum: Sequence[Any], y: torch.Tensor, rstd:
 def _norm_of_sum_forward(x: torch.Tensor, residual: torch.Tensor, of_sum: Sequence[Any],
         with_z: bool = False) -> tuple[torch.Tensor, ...]:
     seed, p, columns, gamma, beta, eps, rms, side_channels, seen, tau = of_sum
-    gamma, beta = _parameters(gamma, beta)
     return library.norm_forward_of_sum(x, residual, columns, gamma, beta, eps, rms, side_channels, seed, p,
         with_z, seen, tau)
 
@@ -1127,21 +1102,25 @@ _norms_of_mlps = {
 _norms_of_linears = {name: _norm_of_linear(f"linear_{function}") for name, function in DROPOUT_ADD.items()}
 
 
-def columns_of_sum(function: str, x: torch.Tensor, residual: torch.Tensor,
-        normalized_shape: int | Sequence[int], of_norm: tuple[Any, ...], columns: int = 0) -> int:
-    """The columns of a norm of x + residual; raises an error that says which argument cannot be used, and
-    why. columns: not 0 if all but the residual is known to fit."""
+def expect_residual(function: str, x: torch.Tensor, residual: torch.Tensor) -> None:
+    """Raises an error that says why x and residual have no sum that a norm takes."""
     if not (_is_usable(residual) and _is_usable(x) and x.device == residual.device):
         _expect(function, x=x, residual=residual)
     if residual.shape != x.shape or residual.dtype != x.dtype:
         found = (f"x is {x.dtype} of shape {tuple(x.shape)}, residual {residual.dtype} of shape "
             f"{tuple(residual.shape)}")
         raise ValueError(f"outgrad.{function}: {found}; they must be alike")
-    return columns or columns_of_norm(function, x, normalized_shape, of_norm)
 
 
-# The rest of these names is that of the norm. Their arguments are known to fit; p is 0 where nothing is
-# dropped.
+def checked_of_sum(function: str, x: torch.Tensor, residual: torch.Tensor,
+        normalized_shape: int | Sequence[int], of_norm: tuple[Any, ...]) -> tuple[int, tuple[Any, ...]]:
+    """What `checked` gives for a norm of x + residual."""
+    expect_residual(function, x, residual)
+    return checked(function, x, normalized_shape, of_norm)
+
+
+# The rest of these names is that of the norm. Their arguments are what `checked` gave; p is 0 where nothing
+# is dropped.
 
 
 def dropout_add(norm: str, x: torch.Tensor, residual: torch.Tensor, p: float, columns: int,
@@ -1184,8 +1163,8 @@ def dropout_add_layer_norm(x: torch.Tensor, residual: torch.Tensor, normalized_s
     """
     p = checked_probability("dropout_add_layer_norm", p, training)
     of_norm = weight, bias, eps, False, side_channels, None, 0.0
-    columns = columns_of_sum("dropout_add_layer_norm", x, residual, normalized_shape, of_norm)
-    return dropout_add("layer_norm", x, residual, p, columns, of_norm)
+    return dropout_add("layer_norm", x, residual, p,
+        *checked_of_sum("dropout_add_layer_norm", x, residual, normalized_shape, of_norm))
 
 
 def dropout_add_rms_norm(x: torch.Tensor, residual: torch.Tensor, normalized_shape: int | Sequence[int],
@@ -1198,8 +1177,8 @@ def dropout_add_rms_norm(x: torch.Tensor, residual: torch.Tensor, normalized_sha
     """
     p, eps = checked_probability("dropout_add_rms_norm", p, training), EPS_OF_RMS if eps is None else eps
     of_norm = weight, None, eps, True, side_channels, None, 0.0
-    columns = columns_of_sum("dropout_add_rms_norm", x, residual, normalized_shape, of_norm)
-    return dropout_add("rms_norm", x, residual, p, columns, of_norm)
+    return dropout_add("rms_norm", x, residual, p,
+        *checked_of_sum("dropout_add_rms_norm", x, residual, normalized_shape, of_norm))
 
 
 def add_layer_norm(x: torch.Tensor, residual: torch.Tensor, normalized_shape: int | Sequence[int],
@@ -1214,7 +1193,7 @@ def add_layer_norm(x: torch.Tensor, residual: torch.Tensor, normalized_shape: in
     """
     of_norm = weight, bias, eps, False, side_channels, None, 0.0
     return add("layer_norm", x, residual,
-        columns_of_sum("add_layer_norm", x, residual, normalized_shape, of_norm), of_norm)
+        *checked_of_sum("add_layer_norm", x, residual, normalized_shape, of_norm))
 
 
 def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, normalized_shape: int | Sequence[int],
@@ -1226,4 +1205,4 @@ def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, normalized_shape: int 
     """
     of_norm = weight, None, EPS_OF_RMS if eps is None else eps, True, side_channels, None, 0.0
     return add("rms_norm", x, residual,
-        columns_of_sum("add_rms_norm", x, residual, normalized_shape, of_norm), of_norm)
+        *checked_of_sum("add_rms_norm", x, residual, normalized_shape, of_norm))

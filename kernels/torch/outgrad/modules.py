@@ -417,20 +417,21 @@ class _Norm(_Base):
         name = "rms_norm" if rms else "layer_norm"
         found = self._found_last_time(x, shape, weight, bias, eps)
         if found is not None:
-            of_norm, columns = (weight, bias, eps, rms, *found.watched), shape[0]
             if residual is not None:
-                functional.columns_of_sum(functions[name], x, residual, shape, of_norm, columns)
-            return name, columns, of_norm
+                functional.expect_residual(functions[name], x, residual)
+            return name, shape[0], (weight, bias, eps, rms, *found.watched)
         side = self._side(x, weight, bias)
         gamma, beta = (weight, bias) if weight is None else self._affine(weight, bias)
         of_norm, shape = (gamma, beta, eps, rms, *side), x.shape[-1:] if shape is None else shape
-        columns = (functional.columns_of_norm(name, x, shape, of_norm, self.store) if residual is None
-            else functional.columns_of_sum(functions[name], x, residual, shape, of_norm))
+        columns, of_norm = (functional.checked(name, x, shape, of_norm, self.store) if residual is None
+            else functional.checked_of_sum(functions[name], x, residual, shape, of_norm))
+        gamma, beta, *_ = of_norm
         if not torch.compiler.is_compiling():  # where what a module remembers is a guard
             found = self._outgrad_found
             if (found is not None and side is found.watched and gamma is weight and beta is bias
                     and weight is not None and type(weight) in sharded.PLAIN):
-                asked = x.dtype, x.device, shape, eps, self.store, self.tau, weight.dtype
+                asked = (x.dtype, x.device, shape, eps, self.store, self.tau, weight.dtype,
+                    None if bias is None else bias.dtype)
                 self.__dict__["_outgrad_last"] = (asked, found, weakref.ref(weight),
                     weakref.ref(self if bias is None else bias))
         return name, columns, of_norm
@@ -444,7 +445,8 @@ class _Norm(_Base):
         asked, found, last_weight, last_bias = last
         if (last_weight() is not weight or last_bias() is not (self if bias is None else bias)
                 or self._outgrad_stale or self._outgrad_found is not found or not torch.is_grad_enabled()
-                or asked != (x.dtype, x.device, shape, eps, self.store, self.tau, weight.dtype)
+                or asked != (x.dtype, x.device, shape, eps, self.store, self.tau, weight.dtype,
+                    None if bias is None else bias.dtype)
                 or x.shape[-1:] != shape or x.layout is not torch.strided
                 or torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active()
                 or torch._C._get_tracing_state()
