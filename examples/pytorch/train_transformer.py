@@ -5,9 +5,9 @@ usage: python examples/pytorch/train_transformer.py [TEXT_FILE] [STEPS]    (afte
 than a minute)
 """
 
+import argparse
 import copy
 import pathlib
-import sys
 
 import torch
 from torch import nn
@@ -66,9 +66,18 @@ def train(model, text, steps):
 
 def main():
     default = pathlib.Path(__file__).parents[2] / "CHANGELOG.md"
-    file = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else default
-    steps = int(sys.argv[2]) if len(sys.argv) > 2 else 200
-    text = torch.tensor(list(file.read_bytes()))
+    parser = argparse.ArgumentParser(
+        description="Trains a small transformer on text with PyTorch's layers and with outgrad's.")
+    parser.add_argument("file", type=pathlib.Path, nargs="?", default=default, help="(default: CHANGELOG.md)")
+    parser.add_argument("steps", type=int, nargs="?", default=200, help="(default: 200)")
+    arguments = parser.parse_args()
+    file, steps = arguments.file, arguments.steps
+    try:
+        text = torch.tensor(list(file.read_bytes()), dtype=torch.long)
+    except OSError as error:
+        parser.error(f"{file}: {error.strerror}")
+    if len(text) < LENGTH + 2 or steps < 1:
+        parser.error(f"{file}: {LENGTH + 2} bytes of text and a step are needed at least")
     torch.manual_seed(0)
     theirs = Transformer()
     ours = copy.deepcopy(theirs)

@@ -3,8 +3,10 @@
 // PyTorch's way from Python to an operator matches arguments with a schema, boxes them and looks for keys.
 // For a few rows that is a large part of a call. Here a function of CPython takes the same arguments and
 // calls the same code. What it may not do itself it leaves to what stands behind it, the operator: each call
-// that somebody watches (a mode, a transform, a tracer, the profiler, autograd), arguments that are not plain
-// dense tensors on a CPU or a CUDA device, and each one that fails, so that errors are the operator's.
+// that somebody watches (a mode, a transform, a tracer, a profiler, autograd), arguments that are not plain
+// dense tensors on a CPU or a CUDA device, and each one that fails, so that errors are the operator's. What
+// records PyTorch's functions and is no profiler, such as an ExecutionTraceObserver by itself, misses these
+// calls: no public function that we know of tells that it is there.
 #pragma once
 
 #include <algorithm>

@@ -157,6 +157,11 @@ void run(const Arguments& arguments, int& status) {
       texts.push_back(kernels::read_file(file));
       if (!arguments.headers.empty()) parse_header(texts.back(), file);  // only headers can be damaged
     }
+    if (options.most > 0 && std::ranges::all_of(texts, [&](const std::string& text) {
+          return gate::sites_for(text, options.only).empty();
+        }))
+      throw SpecError("attack", "--only",
+                      "no place or kind of damage is called '" + options.only + "' in these headers");
     if (!arguments.out.empty()) kernels::require_writable(arguments.out);
     // Results of another run are kept, except for units that now depend on something else.
     if (!arguments.out.empty() && !arguments.fresh && std::filesystem::exists(arguments.out))

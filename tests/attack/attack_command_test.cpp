@@ -33,6 +33,16 @@ TEST_F(AttackCommand, MergesAllShardsOrNone) {
   EXPECT_EQ(run({"--merge", out}), kernels::kExitHolds);
 }
 
+// A typing error in --only would otherwise pass as a gate that nothing survived.
+TEST_F(AttackCommand, DamagesSomethingOrSaysWhyNot) {
+  const std::string header = OUTGRAD_SOURCE_DIR "/kernels/generated/gelu_e4m3_oracle.h";
+  EXPECT_EQ(refusal_of([&] {
+              run({"--headers", header, "--only", "kOO", "--specifications", "0", "--out", file("out")});
+            }),
+            "attack: --only: no place or kind of damage is called 'kOO' in these headers");
+  EXPECT_FALSE(std::filesystem::exists(file("out")));
+}
+
 // A block of specifications that is there already is one of this fitter and this program.
 TEST_F(AttackCommand, AnotherFittersResultsAreNotKept) {
   const auto refused_because = [&](const std::string& reason) {

@@ -164,6 +164,13 @@ MutantTally HeaderResult::total() const {
   return sum;
 }
 
+std::vector<Site> sites_for(const std::string& text, const std::string& only) {
+  std::vector<Site> sites = sites_of(text);
+  if (!only.empty())
+    std::erase_if(sites, [&](const Site& site) { return site.name != only && to_string(site.kind) != only; });
+  return sites;
+}
+
 HeaderResult attack_header(const std::string& name, const std::string& text,
                            const std::vector<std::string>& donors, const Options& options) {
   HeaderResult result;
@@ -175,11 +182,7 @@ HeaderResult attack_header(const std::string& name, const std::string& text,
   std::uint64_t seed = options.seed;
   for (const char c : name) seed = seed * 0x100000001b3u ^ static_cast<unsigned char>(c);
   kernels::Random random(seed);
-  std::vector<Site> sites = sites_of(text);
-  if (!options.only.empty())
-    std::erase_if(sites, [&](const Site& site) {
-      return site.name != options.only && to_string(site.kind) != options.only;
-    });
+  const std::vector<Site> sites = sites_for(text, options.only);
   std::vector<Mutant> mutants;
   std::set<std::string> known{text};
   for (const auto& [site, damage] : plan(sites, options.passes, options.most, random)) {

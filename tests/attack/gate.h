@@ -20,6 +20,7 @@
 
 #include "tests/attack/brute_force.h"
 #include "tests/attack/compiled.h"
+#include "tests/attack/mutation.h"
 #include "tests/attack/specification.h"
 
 namespace outgrad::validation::gate {
@@ -35,12 +36,14 @@ using Checker = std::function<Answer(const std::string& text, const std::string&
 /// `outgrad check`: the header is read, and its claims are proven up to the first that does not hold.
 Answer check_text(const std::string& text, const std::string& name);
 
+/// The places of a header at which damage of a name or kind ("kO", "comments") is done; empty: all places.
+std::vector<Site> sites_for(const std::string& text, const std::string& only);
+
 struct Options {
   std::uint64_t seed = 1;
   size_t passes = 1;  ///< the number of kinds of damage tried on each coefficient
   size_t most = 0;  ///< mutants of one header, 0 for no limit
-  /// damage is done only at places of this name or kind ("kO", "comments"); empty: everywhere
-  std::string only;
+  std::string only;  ///< for sites_for
   size_t specifications = 0;
   size_t stores = 0;  ///< specifications of parity formats, MXFP8 and codes
   std::string fitter;  ///< the executable outgrad-fit

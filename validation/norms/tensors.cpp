@@ -146,7 +146,9 @@ class SafetensorsFile final : public TensorFile {
   SafetensorsFile(std::string label, std::unique_ptr<std::istream> stream, u64 size)
       : TensorFile(std::move(label)), stream_(std::move(stream)) {
     if (size < sizeof(u64))
-      throw SpecError(label_, "offset 0", fmt::format("{} bytes cannot hold the header's length", size));
+      throw SpecError(
+          label_, "offset 0",
+          fmt::format("{} bytes are no .safetensors file, which begins with its header's length", size));
     u64 header_bytes = 0;
     std::memcpy(&header_bytes, bytes_at(0, sizeof(u64), "header length").data(), sizeof(u64));
     if (header_bytes > kMaxSafetensorsHeaderBytes || header_bytes > size - sizeof(u64)) {

@@ -523,7 +523,9 @@ void check_arguments(const Arguments& arguments) {
   const bool merges = !arguments.merge.empty();
   refuse(!arguments.foreign.empty() && (!arguments.fit.empty() || merges), "--foreign",
          "cannot be given with --fit or --merge");
-  refuse(merges != arguments.format.empty(), "input", "give either --format or --merge");
+  refuse(merges && !arguments.format.empty(), "--merge", "cannot be given with --format");
+  refuse(!merges && arguments.format.empty(), "--format",
+         "is missing: f32, f16, bf16 or all; or give --header or --merge");
   refuse(merges && !arguments.shard.empty(), "--shard", "cannot be given with --merge");
   refuse(!arguments.shard.empty() && arguments.form.csv, "--shard",
          "is not printed as CSV: --merge joins shards, and prints the result");

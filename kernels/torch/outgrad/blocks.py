@@ -743,6 +743,11 @@ def _takes_linear(activation: Any) -> str | None:
         and activation.store == stores.DEFAULT else None)
 
 
+def makes_a_node(module: nn.Module, what: str) -> bool:
+    """Whether a block of this kind makes its node with the classes and stores that its parts have now."""
+    return what != _LINEAR_ACTIVATION or any(map(_takes_linear, module._modules.values()))
+
+
 def _part(module: nn.Module, name: str) -> Any:
     """module.name, which may be a function in place of a module by now."""
     own = module._modules

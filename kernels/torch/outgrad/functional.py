@@ -485,7 +485,7 @@ def _expect_linear(function: str, x: torch.Tensor, weight: torch.Tensor,
     if is_autocast(x):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, weight = x.to(dtype), weight.to(dtype)
-    if weight.dim() != 2 or x.dim() < 2 or x.shape[-1] != weight.shape[1]:
+    if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1]:
         raise ValueError(
             f"outgrad.{function}: x of shape {tuple(x.shape)} and weight of shape {tuple(weight.shape)} have "
             f"no product")

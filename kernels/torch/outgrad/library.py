@@ -267,12 +267,18 @@ def _functions_are_watched() -> bool:
     return any(type(mode) is not DeviceContext for mode in _get_current_function_mode_stack())
 
 
+def _a_profiler_runs() -> bool:
+    """Whether one does in any thread: it may be told to look at all of them."""
+    return torch.autograd.profiler._is_profiler_enabled
+
+
 def _ways_past() -> Callable[[int, Any], Any] | None:
     """(a number, what stands behind it) -> the same past the dispatcher (kernels/torch/eager.h); None if
     there is no such way."""
     watchers = (torch.is_grad_enabled, None, torch._C._len_torch_dispatch_stack, None,
         torch._C._len_torch_function_stack, _functions_are_watched, torch._C._get_tracing_state, None,
-        torch._C._are_functorch_transforms_active, None, torch.autograd._profiler_enabled, None)
+        torch._C._are_functorch_transforms_active, None, torch.autograd._profiler_enabled, None,
+        _a_profiler_runs, None)
     bridge: tuple[Any, Any] = None, None
     shims = "torch_tensor_from_pyobject", "torch_tensor_to_pyobject"
     if not all(hasattr(_c, name) for name in shims):  # before PyTorch 2.14
@@ -356,6 +362,11 @@ def is_watched(x: torch.Tensor) -> bool:
     return (torch.compiler.is_compiling() or type(x) not in PLAIN or x.is_meta
         or torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None
         or torch._C._are_functorch_transforms_active())
+
+
+def is_faked() -> bool:
+    """Whether a mode gives operators tensors without values."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
 def python_operator(name: str, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:

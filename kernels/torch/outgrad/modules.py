@@ -235,7 +235,7 @@ class _Norm(_Base):
     def _input(self, x: torch.Tensor) -> torch.Tensor:
         if not torch._C._is_any_autocast_enabled():
             return x
-        if not functional.is_autocast(x) or x.dtype not in library.FORMATS:
+        if not (isinstance(x, torch.Tensor) and functional.is_autocast(x) and x.dtype in library.FORMATS):
             return x
         return x.to(torch.get_autocast_dtype(x.device.type)) if self.norms == "autocast" else x.float()
 
@@ -264,7 +264,9 @@ class _Norm(_Base):
 
     def _find(self, dtype: torch.dtype, weight: torch.Tensor, bias: torch.Tensor | None) -> _Found | None:
         """A _Found; None for a fake weight, which has no values, if nothing was found before."""
-        if library.is_in_selective_checkpoint():  # the pass that recomputes searches for nothing
+        # Parameters that have values are looked at where the input has none, too, and a pass that a selective
+        # checkpoint recomputes searches for nothing.
+        if library.is_in_selective_checkpoint() or (library.is_faked() and not is_fake(weight)):
             with _disable_current_modes():
                 return self._find(dtype, weight, bias)
         known, transforms = self._outgrad_found, torch._C._are_functorch_transforms_active()
@@ -415,6 +417,8 @@ class _Norm(_Base):
         with x, for which `functions` has the name of the function that errors are of."""
         shape, weight, bias, eps, rms = self._arguments()
         name = "rms_norm" if rms else "layer_norm"
+        if not isinstance(x, torch.Tensor) or x.is_nested:
+            functional._expect(name, x=x)
         found = self._found_last_time(x, shape, weight, bias, eps)
         if found is not None:
             if residual is not None:

@@ -479,7 +479,7 @@ def _patched(model: nn.Module, norms: Literal["fp32", "autocast"], by_kind: Mapp
             of_all = by_kind if module not in decided else dict.fromkeys(by_kind, decided[module].store)
             _set(name, module, norms, of_all)
     report.fused = [(name, kind, _with_store(what, _module_of(model, name)))
-        for name, kind, what in report.fused]
+        for name, kind, what in report.fused if blocks.makes_a_node(_module_of(model, name), what)]
     return report, dtypes
 
 

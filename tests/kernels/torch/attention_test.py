@@ -168,6 +168,19 @@ def test_softmax_dropout_against_float64(dtype, p):
     assert bytes_kept == 8 + (x.numel() * x.element_size() if p > 0 else 0)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("function, theirs", [(outgrad.linear_gelu, F.gelu),
+    (lambda *of: outgrad.linear_activation(*of, activation="silu"), F.silu)])
+def test_a_linear_and_its_activation_of_one_dimension(function, theirs, bias):
+    torch.manual_seed(7)
+    inputs = [torch.randn(24), torch.randn(40, 24) / 5] + [torch.randn(40)] * bias
+    dy = torch.randn(40)
+    got = gradients(function, inputs, dy)
+    want = gradients(lambda *t: theirs(F.linear(*t)), [t.double() for t in inputs], dy.double())
+    assert got[0].shape == (40,)
+    assert_near(got, want, 2e-4)
+
+
 @pytest.mark.parametrize("bias", [None, torch.float32, "same"])
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_linear_gelu_against_float64(dtype, bias):

@@ -335,6 +335,16 @@ def test_a_linear_with_its_activation_is_one_node(which, dtype, monkeypatch):
     assert type(model) is kind and not has_node()
 
 
+def test_a_report_names_the_nodes_that_are_made():
+    def fused(*parts, **settings):
+        model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), *parts, nn.Linear(256, 64))
+        return [what for *_, what in outgrad.patch(model, example=torch.randn(8, 64), **settings).fused]
+
+    assert fused() == ["Linear and activation"]
+    assert fused(store="code:4") == []
+    assert fused(nn.Dropout(0.1)) == [], "its GELU is left alone"
+
+
 def test_a_linear_that_is_no_plain_one_runs_by_itself():
     class Counted(nn.Linear):
         calls = 0

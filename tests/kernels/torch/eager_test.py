@@ -99,6 +99,26 @@ def test_what_watches_meets_the_operator(watched):
         assert is_past(X)
 
 
+def test_a_profiler_of_all_threads_sees_the_operators_of_others():
+    found, begun, done = [], threading.Event(), threading.Event()
+
+    def elsewhere():
+        with torch.no_grad():
+            begun.wait()
+            found.append(is_past(X))
+            done.set()
+
+    other = threading.Thread(target=elsewhere)
+    other.start()
+    every = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    with dispatcher_that_tells(), torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU], experimental_config=every):
+        begun.set()
+        done.wait()
+    other.join()
+    assert found == [False]
+
+
 def test_a_default_device_watches_nothing():
     with dispatcher_that_tells():
         with torch.device("cpu"):

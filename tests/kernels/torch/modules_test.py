@@ -571,6 +571,34 @@ def test_parameters_that_went_away_are_no_memory_that_nothing_was_written_to(tra
                 library.norm_forward(x, N, *parameters[:2], 1e-5, len(parameters) == 2, None)
 
 
+@pytest.mark.parametrize("module", [outgrad.LayerNorm, outgrad.RMSNorm])
+@pytest.mark.parametrize("warm", [False, True])
+def test_real_parameters_under_a_fake_tensor_mode(module, warm):
+    norm, x = module(16), torch.randn(4, 16)
+    if warm:
+        norm(x)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fake = mode.from_tensor(x)
+    with mode:
+        y = norm(fake)
+    assert (y.shape, y.dtype, y.requires_grad) == (x.shape, x.dtype, True)
+    assert torch.isfinite(norm(x)).all()
+
+
+@pytest.mark.parametrize("module", [outgrad.LayerNorm, outgrad.RMSNorm])
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_norm_says_what_its_input_is_not(module, warm, autocast):
+    norm, x = module(16), torch.randn(4, 16)
+    if warm:
+        norm(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        for bad, why in ((None, "x is no tensor but NoneType"), ([1.0], "x is no tensor but list"),
+                (torch.nested.nested_tensor([x, x]), "x is nested, a dense tensor is needed")):
+            with pytest.raises(TypeError, match=rf"outgrad\.(layer|rms)_norm: {why}"):
+                norm(bad)
+
+
 def test_fake_parameters_have_no_side_channels():
     module = outgrad.LayerNorm(N, device="meta")
     assert module.side_channels() is None
