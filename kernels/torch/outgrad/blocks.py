@@ -745,7 +745,11 @@ def _takes_linear(activation: Any) -> str | None:
 
 def makes_a_node(module: nn.Module, what: str) -> bool:
     """Whether a block of this kind makes its node with the classes and stores that its parts have now."""
-    return what != _LINEAR_ACTIVATION or any(map(_takes_linear, module._modules.values()))
+    if what != _LINEAR_ACTIVATION:
+        return True
+    parts = module._modules.values()
+    pairs = (itertools.pairwise(parts) if isinstance(module, Sequence) else itertools.product(parts, parts))
+    return any(type(linear) is nn.Linear and _takes_linear(activation) for linear, activation in pairs)
 
 
 def _part(module: nn.Module, name: str) -> Any:

@@ -342,7 +342,9 @@ def test_a_report_names_the_nodes_that_are_made():
 
     assert fused() == ["Linear and activation"]
     assert fused(store="code:4") == []
+    assert fused(store={"linear": "rows:30"}) == []
     assert fused(nn.Dropout(0.1)) == [], "its GELU is left alone"
+    assert fused(nn.Dropout(0.1), nn.LayerNorm(256), nn.GELU()) == [], "the other follows no Linear"
 
 
 def test_a_linear_that_is_no_plain_one_runs_by_itself():

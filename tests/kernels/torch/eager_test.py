@@ -105,8 +105,10 @@ def test_a_profiler_of_all_threads_sees_the_operators_of_others():
     def elsewhere():
         with torch.no_grad():
             begun.wait()
-            found.append(is_past(X))
-            done.set()
+            try:
+                found.append(is_past(X))
+            finally:
+                done.set()
 
     other = threading.Thread(target=elsewhere)
     other.start()
