@@ -184,6 +184,11 @@ enum class DeviceKernel {
   product_forward,
   product_backward,
   norm_encode,
+  tensor_maxima,
+  encode_tensor,
+  decode_tensor,
+  encode_tensor_blocks,
+  decode_tensor_blocks,
 };
 // The name of its __global__ template.
 inline constexpr const char* kDeviceKernelNames[] = {"activation_backward",
@@ -213,7 +218,12 @@ inline constexpr const char* kDeviceKernelNames[] = {"activation_backward",
                                                      "gated_backward",
                                                      "product_forward",
                                                      "product_backward",
-                                                     "norm_encode"};
+                                                     "norm_encode",
+                                                     "tensor_maxima",
+                                                     "encode_tensor",
+                                                     "decode_tensor",
+                                                     "encode_tensor_blocks",
+                                                     "decode_tensor_blocks"};
 
 #ifndef __CUDACC_RTC__  // code compiled by NVRTC calls what it was told to; only hosts ask what there is
 inline namespace OUTGRAD_ABI {

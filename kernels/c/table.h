@@ -42,8 +42,16 @@ struct Call {
   const void* tables = nullptr;  // a kernels::Fp8Table or kernels::Fp4Tables
 };
 
+// Any tensor in a format of 8 bits. scales: the scale of the tensor, which `scale` makes of x, or a byte for each
+// block, which `encode` writes.
+struct TensorCodes {
+  void (*scale)(const void* x, i64 n, float least, void* scales) = nullptr;  // null of a format in blocks
+  void (*encode)(const void* x, void* codes, void* scales, i64 n) = nullptr;
+  void (*decode)(const void* codes, const void* scales, void* x, i64 n) = nullptr;
+};
+
 // The contracts are in kernels/host/elementwise.h, forwards.h, parity.h, code.h, mxfp8.h, fp8.h, fp4.h,
-// bias.h, gated.h, product.h, layernorm.h, norm_store.h, softmax.h and dropout.h.
+// bias.h, gated.h, product.h, layernorm.h, norm_store.h, softmax.h, dropout.h and tensor_codes.h.
 struct FormatKernels {
   using Run = void(const Call& call);
 
@@ -73,6 +81,8 @@ struct FormatKernels {
   Run* norm_backward[kNorms][kStoreCount] = {};
 
   void (*dropout)(const void* x, void* y, i64 n, u64 seed, double p);
+
+  TensorCodes tensor_codes[kStoreCount] = {};  // by StoreId, null of a store that no tensor can have
 
   i64 (*norm_workspace)(i64 rows, i64 n);  // words
   i64 (*bias_workspace)(i64 rows, i64 n);  // words

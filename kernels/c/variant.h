@@ -22,6 +22,7 @@
 #include "kernels/host/parity.h"
 #include "kernels/host/product.h"
 #include "kernels/host/softmax.h"
+#include "kernels/host/tensor_codes.h"
 
 namespace outgrad::c {
 namespace {
@@ -179,6 +180,32 @@ void dropout(const void* x, void* y, i64 n, u64 seed, double p) {
   kernels::dropout(as<const T>(x), as<T>(y), n, seed, p);
 }
 
+template <class F, class T>
+void scale_of_tensor(const void* x, i64 n, float least, void* scale) {
+  *as<float>(scale) = kernels::scale_of_tensor<F>(as<const T>(x), n, least);
+}
+
+template <class F, class T>
+void encode_tensor(const void* x, void* codes, void* scale, i64 n) {
+  kernels::encode_tensor(as<const T>(x), as<F>(codes), n, *as<const float>(scale));
+}
+
+template <class F, class T>
+void decode_tensor(const void* codes, const void* scale, void* x, i64 n) {
+  kernels::decode_tensor(as<const F>(codes), *as<const float>(scale), as<T>(x), n);
+}
+
+template <class T>
+void encode_tensor_blocks(const void* x, void* codes, void* scales, i64 n) {
+  kernels::encode_tensor_blocks(as<const T>(x), as<kernels::F8E4M3>(codes), as<kernels::E8M0>(scales), n);
+}
+
+template <class T>
+void decode_tensor_blocks(const void* codes, const void* scales, void* x, i64 n) {
+  kernels::decode_tensor_blocks(as<const kernels::F8E4M3>(codes), as<const kernels::E8M0>(scales), as<T>(x),
+                                n);
+}
+
 template <kernels::Norm N, class Store, class T>
 void norm_forward(const Call& call) {
   constexpr KernelId kId =
@@ -272,6 +299,15 @@ constexpr void add_norms(FormatKernels& all) {
   add(StoreId::kInt8, kernels::NormInt8{});
 }
 
+template <class T>
+constexpr void add_tensor_codes(FormatKernels& all) {
+  using kernels::F8E4M3, kernels::F8E5M2;
+  const auto at = [&](StoreId id) -> TensorCodes& { return all.tensor_codes[static_cast<int>(id)]; };
+  at(StoreId::kE4m3) = {scale_of_tensor<F8E4M3, T>, encode_tensor<F8E4M3, T>, decode_tensor<F8E4M3, T>};
+  at(StoreId::kE5m2) = {scale_of_tensor<F8E5M2, T>, encode_tensor<F8E5M2, T>, decode_tensor<F8E5M2, T>};
+  at(StoreId::kMxFp8) = {nullptr, encode_tensor_blocks<T>, decode_tensor_blocks<T>};
+}
+
 template <class T, int... kKernel>
 constexpr FormatKernels kernels_of(std::integer_sequence<int, kKernel...>) {
   FormatKernels all{.run = {run<static_cast<KernelId>(kKernel), T>...},
@@ -288,6 +324,7 @@ constexpr FormatKernels kernels_of(std::integer_sequence<int, kKernel...>) {
   add_stores<T>(all, std::make_integer_sequence<int, kActivations>{});
   add_gates<T>(all, std::make_integer_sequence<int, kActivations>{});
   add_norms<T>(all);
+  add_tensor_codes<T>(all);
   return all;
 }
 

@@ -18,7 +18,7 @@ __device__ __forceinline__ Octet<F8E4M3> block_octet(const float (&value)[kOctet
   float quotient[kOctet];
   OUTGRAD_UNROLL
   for (int k = 0; k < kOctet; ++k) quotient[k] = mul_rn(value[k], reciprocal_of(scale));
-  return packed_e4m3(quotient);
+  return packed_saturated<F8E4M3>(quotient);
 }
 
 // codes[i], scales[i / 32]: GELU(x[i]) in MXFP8, for i in [0, n), and the mask; the contract is that of

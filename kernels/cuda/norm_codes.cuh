@@ -23,31 +23,14 @@ inline constexpr CodeScales kCodeScales<void> = CodeScales::none;
 // Codes are bytes here, whatever a store's Code is.
 using CodeOctet = Octet<F8E4M3>;
 
-// The numbers that an octet of e4m3's codes says, as widen gives them: all of them are numbers of f16. The
-// instruction takes two, and sm_89 was the first to have it.
-__device__ __forceinline__ Tuple<float, kOctet> widened_codes(const CodeOctet& codes) {
-  Tuple<float, kOctet> wide;
-  OUTGRAD_UNROLL
-  for (int k = 0; k < kOctet; k += 2) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    u32 halves;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<u16>(codes.w[k / 4] >> k % 4 * 8)));
-    asm("cvt.f32.f16 %0, %1;" : "=f"(wide.v[k]) : "h"(static_cast<u16>(halves)));
-    asm("cvt.f32.f16 %0, %1;" : "=f"(wide.v[k + 1]) : "h"(static_cast<u16>(halves >> 16)));
-#else
-    wide.v[k] = widened(codes, k), wide.v[k + 1] = widened(codes, k + 1);
-#endif
-  }
-  return wide;
-}
-
 __device__ __forceinline__ float scale_number(float scale) { return scale; }
 __device__ __forceinline__ float scale_number(E8M0 scale) { return widen(scale); }
 
 // What an octet of codes with this scale stands for.
 template <class Scale>
 __device__ __forceinline__ Tuple<float, kOctet> code_values(const CodeOctet& codes, Scale scale) {
-  Tuple<float, kOctet> y = widened_codes(codes);
+  Tuple<float, kOctet> y;
+  widen_octet(codes, y.v);
   OUTGRAD_UNROLL
   for (int k = 0; k < kOctet; ++k) y.v[k] = mul_rn(y.v[k], scale_number(scale));
   return y;
@@ -89,7 +72,7 @@ struct GroupRange {
     float quotient[kOctet];
     OUTGRAD_UNROLL
     for (int k = 0; k < kOctet; ++k) quotient[k] = mul_rn(y[k], reciprocal_of(scale));
-    return packed_e4m3(quotient);
+    return packed_saturated<F8E4M3>(quotient);
   }
 };
 template <>

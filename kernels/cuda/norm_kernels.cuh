@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(kEncodingThreads) norm_encode(NormForwardArray
       OUTGRAD_UNROLL
       for (int k = 0; k < kOctet; ++k)
         quotient[k] = div_rn(forward_output(widened(x, k), mean, rstd, gamma.v[k], beta.v[k]), scale);
-      store_octet<kCodeAccess>(codes, packed_e4m3(quotient));
+      store_octet<kCodeAccess>(codes, packed_saturated<F8E4M3>(quotient));
     } else {
       *codes = norm_code(forward_output(widen(a.x[at]), mean, rstd, parameter_at<P>(a.gamma, j, 1.0f),
                                         parameter_at<P>(a.beta, j, kMissingTerm)),

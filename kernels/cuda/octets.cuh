@@ -168,6 +168,26 @@ __device__ __forceinline__ float widened<BF16>(const Octet<BF16>& octet, int k) 
   return float_of(k % 2 == 0 ? octet.w[k / 2] << 16 : octet.w[k / 2] & 0xffff0000u);
 }
 
+// All elements, widened. e4m3's are numbers of f16, and the instruction for two of them is one that sm_89 was the
+// first to have.
+template <class T>
+__device__ __forceinline__ void widen_octet(const Octet<T>& octet, float (&wide)[kOctet]) {
+  OUTGRAD_UNROLL
+  for (int k = 0; k < kOctet; ++k) wide[k] = widened(octet, k);
+}
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+template <>
+__device__ __forceinline__ void widen_octet(const Octet<F8E4M3>& codes, float (&wide)[kOctet]) {
+  OUTGRAD_UNROLL
+  for (int k = 0; k < kOctet; k += 2) {
+    u32 halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<u16>(codes.w[k / 4] >> k % 4 * 8)));
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide[k]) : "h"(static_cast<u16>(halves)));
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide[k + 1]) : "h"(static_cast<u16>(halves >> 16)));
+  }
+}
+#endif
+
 template <class T>
 inline constexpr bool kIsBf16 = false;
 template <>
@@ -202,25 +222,32 @@ __device__ __forceinline__ Octet<T> packed(const float (&value)[kOctet]) {
 // Of two magnitudes as bits.
 __device__ __forceinline__ u32 larger_magnitude(u32 a, u32 b) { return a > b ? a : b; }
 
-// The values rounded to nearest even in e4m3 and saturated. The instruction, which sm_89 was the first to
-// have, has the one NaN of e4m3 for every NaN (PTX ISA, "cvt"), as narrow_saturated does.
-__device__ __forceinline__ Octet<F8E4M3> packed_e4m3(const float (&value)[kOctet]) {
+// Two values rounded to nearest even in e4m3 or e5m2 and saturated, the first in the low byte. The instruction,
+// which sm_89 was the first to have, gives the canonical NaN for every NaN (PTX ISA, "cvt"), as narrow_saturated
+// does.
+template <class F>
+__device__ __forceinline__ u16 saturated_pair(float first, float second) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  u16 pair;
+  if constexpr (kLargestOf<F> == kLargestOf<F8E4M3>) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
+  }
+  return pair;
+#else
+  return static_cast<u16>(narrow_saturated<F>(first).bits | narrow_saturated<F>(second).bits << 8);
+#endif
+}
+
+template <class F>
+__device__ __forceinline__ Octet<F> packed_saturated(const float (&value)[kOctet]) {
   constexpr int kPerWord = 4;
-  Octet<F8E4M3> octet;
+  Octet<F> octet;
   OUTGRAD_UNROLL
   for (int word = 0; word < kOctet / kPerWord; ++word) {
     const float* const own = value + kPerWord * word;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    u16 low, high;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(own[1]), "f"(own[0]));
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(own[3]), "f"(own[2]));
-    octet.w[word] = low | static_cast<u32>(high) << 16;
-#else
-    octet.w[word] = 0;
-    OUTGRAD_UNROLL
-    for (int k = 0; k < kPerWord; ++k)
-      octet.w[word] |= static_cast<u32>(narrow_saturated<F8E4M3>(own[k]).bits) << 8 * k;
-#endif
+    octet.w[word] = saturated_pair<F>(own[0], own[1]) | static_cast<u32>(saturated_pair<F>(own[2], own[3])) << 16;
   }
   return octet;
 }

@@ -38,6 +38,10 @@ inline constexpr int kSlotFan = 64;
 // a row, an octet for each thread: 768 columns are three quarters of it, and multiples of 1024 whole ones.
 inline constexpr int kEncodingThreads = 128;
 
+// The most blocks that look for a tensor's largest magnitude. Each leaves its own, and every block that encodes
+// reads all of these: 4 KiB.
+inline constexpr int kMostMaxima = 1024;
+
 // The widest rows that registers hold: one group of the tree.
 inline constexpr int kMostRegisterSteps = kGroupSteps;
 // Rows side by side make blocks of this many warps, enough that an SM's limit on blocks does not matter.
@@ -621,6 +625,19 @@ inline LaunchPlan elementwise_plan(DeviceKernel kernel, const GpuSchedule& sched
               looping_blocks((elements + per_block - 1) / per_block, grid_blocks_per_sm(schedule, limits),
                              limits.sms),
               schedule.threads});
+  return plan;
+}
+
+// The scale of a tensor, and its codes. Without elements the scale is left to say, which one block does.
+inline LaunchPlan encode_tensor_plan(const GpuSchedule& schedule, i64 elements, const PlanLimits& limits,
+                                     bool scale_alone = false) {
+  LaunchPlan plan = elementwise_plan(DeviceKernel::tensor_maxima, schedule, elements, limits);
+  if (elements > 0 && plan.launch[0].blocks > kMostMaxima) plan.launch[0].blocks = kMostMaxima;
+  if (elements == 0 || scale_alone) {
+    plan.add({DeviceKernel::encode_tensor, 1, schedule.threads});
+  } else {
+    plan.add(elementwise_plan(DeviceKernel::encode_tensor, schedule, elements, limits).launch[0]);
+  }
   return plan;
 }
 

@@ -111,41 +111,63 @@ struct BlockVectors<Avx512> {
 #endif
 #endif
 
-// The code of y in a block, in the lowest seven bits; factor is 2^-9 / scale. 2^-9 |y| / scale, saturated, is
-// rounded by adding a grid whose ulp is the distance of e4m3's numbers there, and the number n of its ulps is
-// left in the lowest byte. The code is n + 8 (E - 112) for the exponent E of 2^-9 |y| / scale, as it is
-// stored; and 112, the least of e4m3, is a multiple of 16.
-template <class Isa>
-OUTGRAD_HD typename Isa::Int e4m3_magnitude(typename Isa::Float magnitude, typename Isa::Float factor) {
-  constexpr int kLeastNormal = 112 << 23;
-  constexpr float kLargest = kLargestOf<F8E4M3> * 0x1p-9f;
-  const auto v = Isa::at_most(Isa::mul(magnitude, factor), Isa::splat(kLargest));
+// Of a format of 8 bits: where the significand begins in the code, the exponent of the least normal number
+// after kDown, as fp32 stores it, and kDown itself, by which that exponent becomes a multiple of 2^7 codes.
+template <class F>
+struct Float8Grid {
+  static constexpr int kBits = 3, kLeastNormal = 112;
+  static constexpr float kDown = 0x1p-9f;
+};
+template <>
+struct Float8Grid<F8E5M2> {
+  static constexpr int kBits = 2, kLeastNormal = 96;
+  static constexpr float kDown = 0x1p-17f;
+};
+
+// The code of a number of this magnitude times `factor` / kDown, in the lowest seven bits. v, the product with
+// `factor`, saturated, is rounded by adding a grid whose ulp is the distance of the format's numbers there, and
+// the number n of its ulps is left in the lowest byte. The code is n + 2^kBits (E - kLeastNormal) for the
+// exponent E of v, as it is stored.
+template <class Isa, class F = F8E4M3>
+OUTGRAD_HD typename Isa::Int float8_magnitude(typename Isa::Float magnitude, typename Isa::Float factor) {
+  using Grid = Float8Grid<F>;
+  constexpr int kShift = 23 - Grid::kBits;
+  static_assert((Grid::kLeastNormal << Grid::kBits) % 128 == 0);
+  const auto v = Isa::at_most(Isa::mul(magnitude, factor), Isa::splat(kLargestOf<F> * Grid::kDown));
   const auto exponent =
-      Isa::max(Isa::bit_and(Isa::bits(v), Isa::splat(0x7f800000)), Isa::splat(kLeastNormal));
-  const auto on_grid = Isa::fma(std::bit_cast<typename Isa::Float>(exponent), Isa::splat(0x1p20f), v);
-  return Isa::add(Isa::bits(on_grid), Isa::shift_right(exponent, 20));
+      Isa::max(Isa::bit_and(Isa::bits(v), Isa::splat(0x7f800000)), Isa::splat(Grid::kLeastNormal << 23));
+  const auto on_grid =
+      Isa::fma(std::bit_cast<typename Isa::Float>(exponent), Isa::splat(static_cast<float>(1 << kShift)), v);
+  return Isa::add(Isa::bits(on_grid), Isa::shift_right(exponent, kShift));
 }
+
+// The scale of the specification (kernels/stores/mxfp8.h): what Power is to mxfp8_blocks.
+struct SharedPower {
+  static constexpr u32 kCarry = 0;  // is added to the bits of the largest magnitude
+  static constexpr u32 kLeastExponent = 8;  // what the exponent counts as at least, of which 8 are taken away
+};
 
 // Codes and scales of the blocks in four vectors. Where a block has a NaN, an infinity or a y beyond 2^126,
 // nothing is written, and the result is false.
-template <class Isa, bool kStreaming>
+template <class Isa, bool kStreaming, class Power = SharedPower>
 OUTGRAD_HD bool mxfp8_blocks(const typename Isa::Float (&y)[4], F8E4M3* codes, E8M0* scales) {
   using Vectors = BlockVectors<Isa>;
-  // the bits of the last below 2^126: up to there 2^-9 / scale is a normal number
-  constexpr int kMost = 0x7e7fffff;
+  // the bits of the last below 2^126, which carry no further: up to there 2^-9 / scale is a normal number
+  constexpr int kMost = 0x7e7fffff - static_cast<int>(Power::kCarry);
   typename Isa::Int magnitude[4], code[4];
   OUTGRAD_UNROLL
   for (int k = 0; k < 4; ++k) magnitude[k] = Isa::bit_and(Isa::bits(y[k]), Isa::splat(0x7fffffff));
   const auto amax = Vectors::largest(magnitude[0], magnitude[1], magnitude[2], magnitude[3]);
   if (__builtin_expect(Isa::any(Isa::greater(amax, Isa::splat(kMost))), 0)) return false;
-  const auto exponent = Isa::max(Isa::shift_right(amax, 23), Isa::splat(8));
+  const auto carried = Power::kCarry == 0 ? amax : Isa::add(amax, Isa::splat(static_cast<int>(Power::kCarry)));
+  const auto exponent = Isa::max(Isa::shift_right(carried, 23), Isa::splat(static_cast<int>(Power::kLeastExponent)));
   Vectors::store_scales(scales, Isa::sub(exponent, Isa::splat(8)));
   const auto factors =
       Isa::shifted(std::bit_cast<typename Isa::Float>(Isa::sub(Isa::splat(253), exponent)), 23);
   OUTGRAD_UNROLL
   for (int k = 0; k < 4; ++k) {
     const auto wide = std::bit_cast<typename Isa::Float>(magnitude[k]);
-    code[k] = Vectors::signed_code(e4m3_magnitude<Isa>(wide, Vectors::of_vector(factors, k)), y[k]);
+    code[k] = Vectors::signed_code(float8_magnitude<Isa>(wide, Vectors::of_vector(factors, k)), y[k]);
   }
   Vectors::template store<kStreaming>(codes, code[0], code[1], code[2], code[3]);
   return true;

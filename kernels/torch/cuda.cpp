@@ -391,7 +391,12 @@ std::string source_of(const Elementwise& of) {
     case DeviceKernel::dropout:
     case DeviceKernel::activation_backward_fp8:
     case DeviceKernel::encode_gradients:
-    case DeviceKernel::activation_backward_code: break;
+    case DeviceKernel::activation_backward_code:
+    case DeviceKernel::tensor_maxima:
+    case DeviceKernel::encode_tensor:
+    case DeviceKernel::decode_tensor:
+    case DeviceKernel::encode_tensor_blocks:
+    case DeviceKernel::decode_tensor_blocks: break;
     case DeviceKernel::fp8_table:
     case DeviceKernel::activation_forward_fp8: instance.function = function; break;
     case DeviceKernel::activation_forward_code:
@@ -856,6 +861,53 @@ void Cuda::dropout(outgrad_call of, const Drop& drop) const {
               {.kernel = DeviceKernel::dropout,
                .schedule = forward_schedule(kernels::cuda::DropoutSchedule::kSchedule, of.format)},
               of, {&of.x, &of.y, &of.n, &own, &rule});
+}
+
+// ---- Any tensor in 8 bits -----------------------------------------------------------------------
+
+namespace {
+
+Elementwise tensor_kernel(DeviceKernel kernel, const TensorOf& of) {
+  // the maxima are the same for either format
+  const char* const stored = kernel == DeviceKernel::tensor_maxima  ? ""
+                             : of.store == OUTGRAD_STORE_E4M3 ? kernels::Format<kernels::F8E4M3>::kType
+                             : of.store == OUTGRAD_STORE_E5M2 ? kernels::Format<kernels::F8E5M2>::kType
+                                                              : "";
+  return {.kernel = kernel,
+          .format = of.format,
+          .schedule = forward_schedule(kernels::DefaultGpuSchedule::kSchedule, of.format),
+          .stored = stored};
+}
+
+}  // namespace
+
+std::size_t Cuda::encode_tensor_workspace_bytes() { return kernels::cuda::kMostMaxima * sizeof(kernels::u32); }
+
+void Cuda::encode_tensor(TensorOf of) const {
+  if (of.store == OUTGRAD_STORE_MXFP8)
+    return launch_over(on_, tensor_kernel(DeviceKernel::encode_tensor_blocks, of), of,
+                       {&of.x, &of.codes, &of.scales, &of.n});
+  const At at(on_);
+  const Elementwise encode = tensor_kernel(DeviceKernel::encode_tensor, of);
+  const Kernel& code = kernel_of(at.gpu, encode);
+  const LaunchPlan plan = kernels::cuda::encode_tensor_plan(
+      encode.schedule, of.n, limits_with(at.gpu, code), of.codes == nullptr);
+  i64 maxima = 0, encoded = of.codes != nullptr ? of.n : 0;
+  if (of.n > 0) {
+    maxima = plan.launch[0].blocks;
+    at.launch(kernel_of(at.gpu, tensor_kernel(DeviceKernel::tensor_maxima, of)), plan.launch[0],
+              {&of.x, &of.workspace, &of.n});
+  }
+  at.launch(code, plan.launch[plan.launches - 1],
+            {&of.x, &of.workspace, &maxima, &of.least, &of.codes, &of.scales, &encoded});
+}
+
+void Cuda::decode_tensor(TensorOf of) const {
+  const bool blocks = of.store == OUTGRAD_STORE_MXFP8;
+  launch_over(
+      on_,
+      tensor_kernel(blocks ? DeviceKernel::decode_tensor_blocks : DeviceKernel::decode_tensor, of), of,
+      {&of.codes, &of.scales, &of.y, &of.n});
 }
 
 // ---- Bias + GELU --------------------------------------------------------------------------------

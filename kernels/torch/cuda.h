@@ -62,6 +62,13 @@ struct BiasOf : outgrad_call {
   Parameters own = {};
 };
 
+// Any tensor in 8 bits (kernels/tensor_codes.h), by the call's store: E4M3 or E5M2, whose scale is in `scales`, or
+// MXFP8, which has a byte there for each block. y is where what codes stand for goes, in the call's format.
+// least: what the largest magnitude of a tensor counts as at least.
+struct TensorOf : outgrad_call {
+  float least = 0;
+};
+
 // The calls of kernels/c/outgrad.h with these names, for arrays on the device. They enqueue work, allocate
 // nothing and never wait, so they may be captured in a graph. Values on the device are not checked: a gamma
 // without a finite reciprocal outside the side channels gives infinities and NaNs in the backward pass, and a
@@ -101,6 +108,11 @@ class Cuda {
   void norm_backward(const NormOf& of) const;
 
   void dropout(outgrad_call of, const Drop& drop) const;
+
+  // Where there are no codes, the scale alone is written. The workspace is for a store at one scale.
+  static std::size_t encode_tensor_workspace_bytes();
+  void encode_tensor(TensorOf of) const;
+  void decode_tensor(TensorOf of) const;
 
  private:
   Where on_;

@@ -11,7 +11,6 @@
 #include "kernels/c/outgrad.h"
 #include "kernels/c/table.h"
 #include "kernels/formats.h"
-#include "kernels/host/parallel.h"
 #include "kernels/side_policy.h"
 #include "kernels/torch/cuda.h"
 #include "kernels/torch/require.h"
@@ -107,23 +106,13 @@ class Host {
     drop(of, of.x, of.y, how);
   }
 
-  // to[i] = table[at[i]] for i in [0, n); elements of 1, 2 or 4 bytes, and numbers of 1 or 2.
-  struct Elements {
-    const void* first;
-    int bytes;
-  };
-  void look_up(const Elements& table, const Elements& at, std::int64_t n, void* to) const {
-    const auto with_index = [&]<class Entry>(Entry) {
-      const auto all = static_cast<const Entry*>(table.first);
-      if (at.bytes == 1) {
-        entries_at(all, static_cast<const kernels::u8*>(at.first), n, static_cast<Entry*>(to));
-      } else {
-        entries_at(all, static_cast<const kernels::u16*>(at.first), n, static_cast<Entry*>(to));
-      }
-    };
-    if (table.bytes == 1) return with_index(kernels::u8{});
-    table.bytes == 2 ? with_index(kernels::u16{}) : with_index(kernels::u32{});
+  static std::size_t encode_tensor_workspace_bytes() { return 0; }
+  void encode_tensor(const TensorOf& of) const {
+    const c::TensorCodes& codes = codes_of(of);
+    if (codes.scale != nullptr) codes.scale(of.x, of.n, of.least, of.scales);
+    if (of.codes != nullptr) codes.encode(of.x, of.codes, of.scales, of.n);
   }
+  void decode_tensor(const TensorOf& of) const { codes_of(of).decode(of.codes, of.scales, of.y, of.n); }
 
  private:
   // gamma, beta or a bias in fp32, as the library reads them: where they are, or a copy.
@@ -180,13 +169,8 @@ class Host {
     std::vector<float> own_;
   };
 
-  template <class Entry, class Index>
-  static void entries_at(const Entry* table, const Index* at, std::int64_t n, Entry* to) {
-    constexpr std::int64_t kTask = 1 << 16;
-    kernels::parallel_for((n + kTask - 1) / kTask, 0, [=](std::int64_t task) {
-      const std::int64_t end = std::min(n, (task + 1) * kTask);
-      for (std::int64_t i = task * kTask; i < end; ++i) to[i] = table[at[i]];
-    });
+  static const c::TensorCodes& codes_of(const TensorOf& of) {
+    return c::chosen_kernels(of.format).tensor_codes[of.store];
   }
 
   static void drop(const outgrad_call& of, const void* x, void* y, const Drop& how) {

@@ -33,6 +33,7 @@
 #include "kernels/activations.h"
 #include "kernels/c/outgrad.h"
 #include "kernels/catalogue/stores.h"
+#include "kernels/tensor_codes.h"
 #include "kernels/torch/cuda.h"
 #include "kernels/torch/host.h"
 #include "kernels/torch/require.h"
@@ -156,10 +157,16 @@ class Call {
     size.back() = last;
     return made(size, type_of(model));
   }
-  Tensor made_like(const Tensor& model) const { return made_like(model, model); }
-  Tensor made_like(const Tensor& model, const Tensor& of_type) const {
+  Tensor made_like(const Tensor& model) const {
     const auto size = model.sizes();
-    return made({size.data(), size.size()}, type_of(of_type));
+    return made({size.data(), size.size()}, type_of(model));
+  }
+  // The same in a format.
+  Tensor made_in(const Tensor& model, outgrad_format format) const {
+    const auto size = model.sizes();
+    return made({size.data(), size.size()}, format == OUTGRAD_F32   ? aoti_torch_dtype_float32()
+                                            : format == OUTGRAD_F16 ? aoti_torch_dtype_float16()
+                                                                    : aoti_torch_dtype_bfloat16());
   }
 
  private:
@@ -430,6 +437,41 @@ inline void keep_in_8_bits(NormOf& of, i64 store) {
   succeed(outgrad_norm_sizes(&sized));
   of.codes_bytes = sized.codes_bytes;
   of.scales_bytes = sized.scales_bytes;
+}
+
+// The scales of any tensor in 8 bits (kernels/tensor_codes.h): their type and number.
+struct ScalesOfTensor {
+  ScalarType type;
+  i64 count;
+};
+inline ScalesOfTensor scales_of_tensor(const TensorOf& of) {
+  if (of.store == OUTGRAD_STORE_E4M3 || of.store == OUTGRAD_STORE_E5M2) return {ScalarType::Float, 1};
+  require(of.store == OUTGRAD_STORE_MXFP8, "no tensor is stored as ", of.store);
+  return {ScalarType::Byte, kernels::scales_of<kernels::MxFp8>(of.n)};
+}
+
+// A tensor's codes, which have no elements if they are not wanted, and its scales.
+template <class Backend>
+std::tuple<Tensor, Tensor> encoded_tensor(const Tensor& x, i64 store, double least, bool with_codes) {
+  const On<Backend> call(x);
+  TensorOf of{over_elements(x)};
+  of.store = int_of(store);
+  of.least = static_cast<float>(least);
+  const auto [type, count] = scales_of_tensor(of);
+  const bool at_one_scale = type == ScalarType::Float;
+  require(!at_one_scale || (kernels::kLeastOfTensors <= of.least && of.least <= kernels::kMostOfTensors),
+          "least must lie in [2^-100, 2^127]");
+  require(at_one_scale || with_codes, "a tensor in mxfp8 has no scale of its own");
+  const Tensor codes = call.octets_of(with_codes ? of.n : 0),
+               scales = at_one_scale ? call.floats_of({count}) : call.octets_of(count);
+  of.x = call.data(x);
+  of.scales = into(scales);
+  if (codes.numel() > 0) of.codes = into(codes);
+  of.workspace_bytes = at_one_scale ? Backend::encode_tensor_workspace_bytes() : 0;
+  const OptionalTensor workspace = call.workspace_of(of.workspace_bytes);
+  of.workspace = into(workspace);
+  if (at_one_scale || of.n > 0) call.run.encode_tensor(of);
+  return {codes, scales};
 }
 
 // --- The operators -------------------------------------------------------------------------------
@@ -811,20 +853,36 @@ void operators_of_norms_in_8_bits(Each&& each) {
       });
 }
 
-// On the host alone: PyTorch converts a number at a time from 8 bits there, which takes longer than a look
-// into a table of all of them.
-template <class Each>
-void host_operators(Each&& each) {
-  each("looked_up(Tensor table, Tensor at) -> Tensor", "table.new_empty(at.shape)",
-       [](const Tensor& table, const Tensor& at) {
-         const On<Host> call(table);
-         require(at.element_size() <= 2 && table.numel() == i64{1} << 8 * at.element_size(),
-                 "a table has an entry for each number of 8 or 16 bits");
-         require(table.element_size() <= 4, "a table has entries of 1, 2 or 4 bytes");
-         const Tensor found = call.made_like(at, table);
-         call.run.look_up({call.data(table), static_cast<int>(table.element_size())},
-                          {call.data(at), static_cast<int>(at.element_size())}, at.numel(), into(found));
-         return found;
+// Any tensor in 8 bits; store is a value of outgrad_store, and format one of outgrad_format.
+template <class Backend, class Each>
+void operators_of_tensors_in_8_bits(Each&& each) {
+  each("tensor_scale(Tensor x, int store, float least) -> Tensor", "tensor_scale(x)",
+       [](const Tensor& x, i64 store, double least) {
+         return std::get<1>(encoded_tensor<Backend>(x, store, least, false));
+       });
+  each("encode_tensor(Tensor x, int store, float least) -> (Tensor, Tensor)",
+       "octets(x, 8), tensor_scales(x, store)", [](const Tensor& x, i64 store, double least) {
+         return encoded_tensor<Backend>(x, store, least, true);
+       });
+  each("decode_tensor(Tensor codes, Tensor scales, int store, int format) -> Tensor",
+       "reals_like(codes, format)",
+       [](const Tensor& codes, const Tensor& scales, i64 store, i64 format) {
+         const On<Backend> call(codes);
+         require(format >= OUTGRAD_F32 && format <= OUTGRAD_BF16, "format ", format, " is unknown");
+         TensorOf of{};
+         of.size = sizeof(outgrad_call);
+         of.format = int_of(format);
+         of.n = codes.numel();
+         of.store = int_of(store);
+         const auto [type, count] = scales_of_tensor(of);
+         require_elements(codes, ScalarType::Byte, of.n, "codes");
+         require_elements(scales, type, count, "scales");
+         const Tensor x = call.made_in(codes, of.format);
+         of.codes = call.data(codes);
+         of.scales = call.data(scales);
+         of.y = into(x);
+         if (of.n > 0) call.run.decode_tensor(of);
+         return x;
        });
 }
 
@@ -838,7 +896,7 @@ void operators(Each&& each) {
   norm_operators<Backend>(each);
   operators_of_sums<Backend>(each);
   operators_of_norms_in_8_bits<Backend>(each);
-  if constexpr (std::is_same_v<Backend, Host>) host_operators(each);
+  operators_of_tensors_in_8_bits<Backend>(each);
 }
 
 template <class Library>

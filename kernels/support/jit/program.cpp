@@ -48,6 +48,11 @@ const char* header_of(DeviceKernel kernel) {
     case DeviceKernel::fp8_table:
     case DeviceKernel::activation_forward_fp8:
     case DeviceKernel::activation_backward_fp8: return "fp8";
+    case DeviceKernel::tensor_maxima:
+    case DeviceKernel::encode_tensor:
+    case DeviceKernel::decode_tensor:
+    case DeviceKernel::encode_tensor_blocks:
+    case DeviceKernel::decode_tensor_blocks: return "tensor_codes";
     default: return "elementwise";
   }
 }
@@ -95,7 +100,8 @@ std::string fit_include(std::string_view fit) {
 }
 
 std::string source(const ElementwiseInstance& i) {
-  const std::string in = "const " + i.type + "*", out = i.type + "*", wide = text_of(i.wide) + ", Schedule";
+  const std::string in = "const " + i.type + "*", out = i.type + "*", wide = text_of(i.wide) + ", Schedule",
+                    plain = i.type + ", Schedule", at_scale = i.stored + ", " + plain;
   const std::string text = std::string("#include \"kernels/cuda/") + header_of(i.kernel) + ".cuh\"\n" +
                            i.declaration + "using namespace outgrad::kernels;\n" +
                            schedule_struct(i.schedule);
@@ -139,8 +145,17 @@ std::string source(const ElementwiseInstance& i) {
       return text + instantiation(i.kernel, i.function + ", " + i.type + ", " + i.bias + ", " + wide,
                                   in + ", const " + i.bias + "*, i64, i64, " + out + ", u32*");
     case DeviceKernel::dropout:
-      return text + instantiation(i.kernel, i.type + ", Schedule",
-                                  in + ", " + out + ", i64, cuda::Seed, DropoutRule");
+      return text + instantiation(i.kernel, plain, in + ", " + out + ", i64, cuda::Seed, DropoutRule");
+    case DeviceKernel::tensor_maxima: return text + instantiation(i.kernel, plain, in + ", u32*, i64");
+    case DeviceKernel::encode_tensor:
+      return text + instantiation(i.kernel, at_scale,
+                                  in + ", const u32*, i64, float, " + i.stored + "*, float*, i64");
+    case DeviceKernel::decode_tensor:
+      return text + instantiation(i.kernel, at_scale, "const " + i.stored + "*, const float*, " + out + ", i64");
+    case DeviceKernel::encode_tensor_blocks:
+      return text + instantiation(i.kernel, plain, in + ", F8E4M3*, E8M0*, i64");
+    case DeviceKernel::decode_tensor_blocks:
+      return text + instantiation(i.kernel, plain, "const F8E4M3*, const E8M0*, " + out + ", i64");
     default:
       return text + instantiation(i.kernel, i.function + ", " + i.type + ", Schedule",
                                   in + ", " + out + ", u32*, i64");

@@ -27,17 +27,17 @@ DeviceKernel main_kernel(KernelId kernel, const GpuNormSchedule& schedule);
 std::string fit_type(std::string_view fit);
 std::string fit_include(std::string_view fit);
 
-// A kernel of an activation, with or without a bias, or of dropout.
+// A kernel of an activation, with or without a bias, of dropout, or of any tensor's codes.
 struct ElementwiseInstance {
   DeviceKernel kernel;
   std::string type;  // of the elements: "float", "F16", "BF16"
   // "generated::GeluBf16", "forwards::Silu", "CodedActivationAt<3>", "Fp8Activation<generated::GeluFp8>";
-  // dropout and a backward from codes have none
+  // dropout, a backward from codes and a tensor's codes have none
   std::string function{};
   std::string declaration{};  // the line that declares it, if the kernel's own header does not
   bool wide = false;  // for a kernel with a bias: whether its rows are processed by octets
   GpuSchedule schedule{};  // only `table` may be left open
-  std::string stored{};  // the format of y, if it is not `type`: "ParityBf16", "MxFp8", "F8E4M3"
+  std::string stored{};  // the format of y or of codes, if it is not `type`: "ParityBf16", "MxFp8", "F8E4M3"
   int code_bits = 0;  // for a kernel with codes; with y in 8 bits at a scale, the bits beside it
   bool dithered = false;
   std::string bias = "float";  // the format of a bias

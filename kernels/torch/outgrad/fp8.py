@@ -1,9 +1,8 @@
-"""A tensor in 8 bits, e4m3 or e5m2 (OFP8), at one scale: the float32 by which it is multiplied before it is
-rounded.
+"""A tensor in 8 bits (kernels/tensor_codes.h): e4m3 or e5m2 (OFP8) at one scale, the float32 by which it is
+multiplied before it is rounded, or e4m3 in blocks of 32 that share a power of two (MXFP8).
 
 The scale makes the largest finite magnitude the format's largest number. Infinities count as that number, and
-NaNs stay NaN; neither has part in the scale. Each step is an operator, so that torch.compile keeps what it
-gives, and not what it is made of.
+NaNs stay NaN; neither has part in the scale.
 
 Who makes codes of a tensor that others read offers them (offer, offered): an activation or a norm those of
 its y, and a Linear those of its x, or rows of it, so that all of them keep one storage. An offer holds for
@@ -13,8 +12,6 @@ nor codes that no graph keeps. What PyTorch does not count is what its own autog
 change through .data, or by another library.
 """
 
-import ctypes
-import math
 from typing import Any
 
 import torch
@@ -35,57 +32,24 @@ HALF_SUBNORMAL = {fp8: torch.finfo(dtype).smallest_normal * torch.finfo(dtype).e
 # up to which the header's bound holds: at a greater scale all large x share one code, although f' still
 # varies there.
 LEAST_OF_ACTIVATIONS = 1.0
-# So that a scale and all that is divided by it are normal float32 numbers.
+# So that a scale and all that is divided by it are normal float32 numbers: a largest magnitude below LEAST
+# counts as that, and one above MOST as MOST, so that what exceeds it is saturated.
 LEAST, MOST = 2.0**-100, 2.0**127
 
 
-@library.python_operator("fp8_scale", lambda x, fp8, least: x.new_empty((1,), dtype=torch.float32))
 def scale_of(x: torch.Tensor, fp8: int, least: float) -> torch.Tensor:
-    """The scale of x, [1]. A largest magnitude below `least` counts as `least`, and one above 2^127 as 2^127,
-    so that what exceeds that is saturated."""
-    # RN(RN(4 / largest) LARGEST / 4): of quarters, whose reciprocals are no subnormal numbers
-    if x.device.type == "cpu" or x.numel() == 0:  # in one pass; on a GPU, who looks at it would wait for it
-        low, high = (one.item() for one in torch.aminmax(x)) if x.numel() > 0 else (0.0, 0.0)
-        largest = max(-low, high)
-        if math.isfinite(largest):
-            quarters = _rounded(4 / min(max(largest, least), MOST))
-            return x.new_full((1,), LARGEST[fp8] / 4 * quarters, dtype=torch.float32)
-    found = torch.linalg.vector_norm(x.nan_to_num(0.0, 0.0, 0.0), torch.inf, dtype=torch.float32)
-    return ((found.clamp(least, MOST) / 4).reciprocal() * (LARGEST[fp8] / 4)).view(1)
+    """The scale of x, [1]. A largest magnitude below `least` counts as `least`."""
+    return library.tensor_scale(x, fp8, least)
 
 
-def _rounded(value: float) -> float:
-    """To float32; a quotient of two such numbers that was rounded to float64 is then rounded once."""
-    return ctypes.c_float(value).value
+def encode(x: torch.Tensor, store: int, least: float = LEAST) -> tuple[torch.Tensor, torch.Tensor]:
+    """The codes of x in the order of its elements, and its scale, or a byte for each block's."""
+    return library.encode_tensor(x, store, least)
 
 
-@library.python_operator("fp8_encode",
-    lambda x, scale, fp8: x.new_empty((x.numel(),), dtype=torch.uint8))
-def encode(x: torch.Tensor, scale: torch.Tensor, fp8: int) -> torch.Tensor:
-    """The codes of x in the order of its elements, one byte each."""
-    if x.device.type == "cpu" and x.element_size() == 2 and x.numel() >= 2**18:  # four times those there are
-        every = torch.arange(2**16, device="cpu").to(torch.int16).view(x.dtype)
-        return library.looked_up(_codes(every, scale, fp8), x.flatten())
-    return _codes(x, scale, fp8).flatten()
-
-
-def _codes(x: torch.Tensor, scale: torch.Tensor, fp8: int) -> torch.Tensor:
-    # the product is float32
-    return (x * scale).clamp_(-LARGEST[fp8], LARGEST[fp8]).to(TYPES[fp8]).view(torch.uint8)
-
-
-@library.python_operator("fp8_decode",
-    lambda codes, scale, fp8, dtype: torch.empty_like(codes, dtype=dtype))
-def decode(codes: torch.Tensor, scale: torch.Tensor, fp8: int, dtype: torch.dtype) -> torch.Tensor:
+def decode(codes: torch.Tensor, scales: torch.Tensor, store: int, dtype: torch.dtype) -> torch.Tensor:
     """What the codes stand for, rounded to dtype."""
-    if codes.device.type == "cpu" and codes.numel() > 2**8:  # more than those there are
-        every = torch.arange(2**8, dtype=torch.uint8, device="cpu")
-        return library.looked_up(_values(every, scale, fp8, dtype), codes)
-    return _values(codes, scale, fp8, dtype)
-
-
-def _values(codes: torch.Tensor, scale: torch.Tensor, fp8: int, dtype: torch.dtype) -> torch.Tensor:
-    return codes.view(TYPES[fp8]).float().div_(scale).to(dtype)
+    return library.decode_tensor(codes, scales, store, library.FORMATS[dtype])
 
 
 # --- One storage for all that keep a tensor -------------------------------------------------------

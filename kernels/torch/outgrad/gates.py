@@ -13,7 +13,7 @@ and the product z. Here, by `store`:
                bfloat16; gelu, gelu_tanh and silu
     e4m3       a and b in e4m3, each at one scale of the tensor (fp8.py), from which all is made again. e5m2
                likewise
-    mxfp8      a and b in e4m3, with a scale for each block of 32 (mxfp8.py), likewise
+    mxfp8      a and b in e4m3, with a scale for each block of 32 (fp8.py), likewise
 
 An activation and the dropout behind it are such a pair, too: b is 0 where an element is dropped, and the
 factor of what is kept everywhere else. `output` of it is the dropped result, which the next layer keeps, and
@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import fp8, functional, library, mxfp8, stores
+from . import fp8, functional, library, stores
 from .arguments import shown
 from .bounds import rounded_up
 
@@ -74,33 +74,17 @@ def _output(index: int) -> _Store:
         lambda kept, dtype, shape: kept[0], keeps_product=True)
 
 
-class _Codes(NamedTuple):
-    """A factor in 8 bits."""
-
-    encode: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]  # (codes, scales)
-    decode: Callable[[torch.Tensor, torch.Tensor, torch.dtype], torch.Tensor]
+# A factor in 8 bits: {word: its number among the stores}.
+_CODES = {word: library.STORES[word].number for word in (*library.FP8, stores.MXFP8)}
 
 
-def _at_one_scale(of: int) -> _Codes:
-    def encode(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        scale = fp8.scale_of(x, of, fp8.LEAST)
-        return fp8.encode(x, scale, of), scale
-
-    return _Codes(encode, lambda codes, scale, dtype: fp8.decode(codes, scale, of, dtype))
-
-
-_CODES = {**{word: _at_one_scale(of) for word, of in library.FP8.items()},
-    # not the two themselves, which torch.compile of PyTorch 2.10 does not take from a tuple
-    stores.MXFP8: _Codes(lambda x: mxfp8.encode(x), lambda *kept: mxfp8.decode(*kept))}
-
-
-def _in_8_bits(index: int, codes: _Codes) -> _Store:
+def _in_8_bits(index: int, of: int) -> _Store:
     def compute(a: torch.Tensor, b: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
         first, second = a.chunk(2, -1) if b is None else (a, b)
-        return library.gated_forward(a, b, index), *codes.encode(first), *codes.encode(second)
+        return library.gated_forward(a, b, index), *fp8.encode(first, of), *fp8.encode(second, of)
 
     def pair(kept: tuple[Any, ...], dtype: torch.dtype, shape: Sequence[int]) -> list[torch.Tensor]:
-        return [codes.decode(one[0], one[1], dtype).view(shape) for one in (kept[:2], kept[2:4])]
+        return [fp8.decode(*one, of, dtype).view(shape) for one in (kept[:2], kept[2:4])]
 
     def gradients(dz: torch.Tensor, kept: tuple[Any, ...], packed: bool,
             with_z: bool) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
@@ -191,8 +175,8 @@ _activations_and_dropouts = {_RELU: _relu_and_dropout(),
 def _stores_of(name: str) -> dict[str, _Store]:
     """{word of stores.OF_PAIRS: what it means for this gate}."""
     index = library.ACTIVATIONS.index(name)
-    found = {stores.DEFAULT_OF_PAIRS: _recompute(index), **{word: _in_8_bits(index, codes)
-        for word, codes in _CODES.items()}}
+    found = {stores.DEFAULT_OF_PAIRS: _recompute(index), **{word: _in_8_bits(index, of)
+        for word, of in _CODES.items()}}
     if name in library.PRODUCTS:
         found[stores.OUTPUT] = _output(index)
     return found

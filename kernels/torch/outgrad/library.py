@@ -192,6 +192,19 @@ def _norm_scales(x: torch.Tensor, store: int) -> torch.Tensor:
     return _bytes(x, (x.numel() // group if group else 1) * size)
 
 
+def _tensor_scale(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty((1,), dtype=torch.float32)
+
+
+def _tensor_scales(x: torch.Tensor, store: int) -> torch.Tensor:
+    block = BY_NUMBER[store].block
+    return _bytes(x, (x.numel() + block - 1) // block) if block else _tensor_scale(x)
+
+
+def _reals_like(x: torch.Tensor, number: int) -> torch.Tensor:
+    return torch.empty_like(x, dtype=_BY_FORMAT[number], memory_format=torch.contiguous_format)
+
+
 def _none(x: torch.Tensor) -> torch.Tensor:
     return x.new_empty(0)
 
@@ -227,6 +240,7 @@ def _of_parameters(dy: torch.Tensor, columns: int, gamma: torch.Tensor | None, b
 
 
 BY_NUMBER = tuple(STORES.values())
+_BY_FORMAT = {number: dtype for dtype, number in FORMATS.items()}
 _OF_NORMS = {STORES[name].number: facts for name, facts in NORM_STORES.items()}
 # By these names an operator's list of results is made for fake tensors.
 _RESULTS = {
@@ -239,6 +253,9 @@ _RESULTS = {
     "gated_mask": _gated_mask,
     "doubled": _doubled,
     "none": _none,
+    "tensor_scale": _tensor_scale,
+    "tensor_scales": _tensor_scales,
+    "reals_like": _reals_like,
     "norm_scales": _norm_scales,
     "reals": _reals,
     "of_rows": _of_rows,

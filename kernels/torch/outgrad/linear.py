@@ -59,9 +59,7 @@ _linear = functional._Operation("linear", _compute, _keep, _gradients, without_y
 
 
 def _codes_of(x: torch.Tensor, of: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    values = x.detach()
-    scale = fp8.scale_of(values, of, fp8.LEAST)
-    codes = fp8.encode(values, scale, of)
+    codes, scale = fp8.encode(x.detach(), of)
     fp8.offer(x, of, codes, scale)
     return codes, scale
 
@@ -80,8 +78,8 @@ def _rows_of(x: torch.Tensor, percent: int, of: int | None, dtype: torch.dtype,
         if of is not None:
             # codes would saturate it, and the mean of dW' would not be dW
             drawn = found[0].masked_fill(found[0].abs() > fp8.MOST, math.nan)
-            scale = fp8.scale_of(drawn, of, fp8.LEAST)
-            found = fp8.encode(drawn, scale, of), found[1], scale
+            codes, scale = fp8.encode(drawn, of)
+            found = codes, found[1], scale
         if row_weights is None:
             fp8.offer(x, what, *found)
     return found if of is not None else (*found, None)

@@ -91,7 +91,7 @@ def arguments(dtype, n):
         (library.encode_gradients, (x, -0.125, 1.25, 5, None)),
         (library.backward_encoded,
         (dy, library.encode_gradients(x, -0.125, 1.25, 3, SEED), -0.125, 1.25, 3, SEED)),
-        (torch.ops.outgrad.fp8_scale.default, (x, E4M3, 1.0)),
+        (library.tensor_scale, (x, E4M3, 1.0)),
         (library.softmax_forward_code, (matrix, columns)),
         (library.softmax_backward_code, (dm, library.softmax_forward_code(matrix, columns)[1], columns)),
         (library.norm_forward, (matrix, columns, gamma, beta, 1e-5, False, side)),
@@ -122,9 +122,9 @@ def arguments(dtype, n):
         (heads, heads, heads, heads, probabilities, 0.5, 0.25, SEED, False)),
         (torch.ops.outgrad.attention_backward.default,
         (heads, heads, heads, heads, coded, 0.5, 0.25, SEED, True)),
-        (torch.ops.outgrad.fp8_encode.default, (x, SCALE, E5M2)),
-        (torch.ops.outgrad.fp8_decode.default,
-        (library.store_forward(x, SILU, E5M2, 0, None, SCALE)[0], SCALE, E5M2, dtype)),
+        *(one for store in (E4M3, E5M2, MXFP8) for one in ((library.encode_tensor, (x, store, 2.0**-100)),
+        (library.decode_tensor,
+        (*library.encode_tensor(x, store, 1.0), store, library.FORMATS[dtype])))),
     ]
 
 
@@ -212,12 +212,26 @@ def test_operators_refuse_what_they_cannot_do():
     for store in (-1, len(library.STORES), 2**32):
         with pytest.raises(RuntimeError, match="store .* is unknown"):
             library.store_forward(x, 0, store, 0)
-    with pytest.raises(RuntimeError, match="an entry for each number of 8 or 16 bits"):
-        library.looked_up(x.flatten(), codes)
-    with pytest.raises(RuntimeError, match="an entry for each number of 8 or 16 bits"):
-        library.looked_up(torch.zeros(2**16), x)
-    with pytest.raises(RuntimeError, match="entries of 1, 2 or 4 bytes"):
-        library.looked_up(torch.zeros(2**8, dtype=torch.float64), codes)
+    for store in (-1, INT8, 2**32):
+        with pytest.raises(RuntimeError, match="no tensor is stored as"):
+            library.encode_tensor(x, store, 1.0)
+    for least in (0.0, math.nan, 2.0**-101, 2.0**127.5):
+        with pytest.raises(RuntimeError, match="least must lie in"):
+            library.tensor_scale(x, E4M3, least)
+    with pytest.raises(RuntimeError, match="mxfp8 has no scale of its own"):
+        library.tensor_scale(x, MXFP8, 1.0)
+    with pytest.raises(RuntimeError, match="not of float32, float16 or bfloat16"):
+        library.encode_tensor(x.double(), E4M3, 1.0)
+    with pytest.raises(RuntimeError, match="scales has 2 elements, where 1"):
+        library.decode_tensor(codes, torch.ones(2), E4M3, 0)
+    with pytest.raises(RuntimeError, match="scales is not of Byte"):
+        library.decode_tensor(codes, torch.ones(1), MXFP8, 0)
+    with pytest.raises(RuntimeError, match="codes is not of Byte"):
+        library.decode_tensor(codes.char(), torch.ones(1), E4M3, 0)
+    with pytest.raises(RuntimeError, match="format 3 is unknown"):
+        library.decode_tensor(codes, torch.ones(1), E4M3, 3)
+    with pytest.raises(RuntimeError, match="a scale is positive, finite and normal"):
+        library.decode_tensor(codes, torch.zeros(1), E4M3, 0)
     with pytest.raises(RuntimeError, match="is no range of f' that codes are proven for"):
         library.encode_gradients(x, 0.0, 2.5, 4, None)
     with pytest.raises(RuntimeError, match="is no range of f' that codes are proven for"):
