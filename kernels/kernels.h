@@ -189,6 +189,9 @@ enum class DeviceKernel {
   decode_tensor,
   encode_tensor_blocks,
   decode_tensor_blocks,
+  gated_maxima,
+  gated_forward_8bit,
+  gated_backward_8bit,
 };
 // The name of its __global__ template.
 inline constexpr const char* kDeviceKernelNames[] = {"activation_backward",
@@ -223,7 +226,10 @@ inline constexpr const char* kDeviceKernelNames[] = {"activation_backward",
                                                      "encode_tensor",
                                                      "decode_tensor",
                                                      "encode_tensor_blocks",
-                                                     "decode_tensor_blocks"};
+                                                     "decode_tensor_blocks",
+                                                     "gated_maxima",
+                                                     "gated_forward_8bit",
+                                                     "gated_backward_8bit"};
 
 #ifndef __CUDACC_RTC__  // code compiled by NVRTC calls what it was told to; only hosts ask what there is
 inline namespace OUTGRAD_ABI {

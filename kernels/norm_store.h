@@ -20,7 +20,6 @@
 // dbeta can then be from the exact gradients is derived in validation/norms/stability.h, channel by channel.
 #pragma once
 
-#include "kernels/divisor.h"
 #include "kernels/formats.h"
 #include "kernels/portable.h"
 #include "kernels/saturated.h"
@@ -130,6 +129,25 @@ OUTGRAD_HD F8E4M3 e4m3_code(float v) {
   const u32 signed_code = (bits_of(v) >> 24 & 0x80u) | code;
   return F8E4M3{static_cast<u8>(magnitude > 0x7f800000u ? kCanonicalNanF8 : signed_code)};
 }
+
+// A scale by which many numbers v >= 0 are divided, in vectors (kernels/host/norm_store.h).
+//
+// RN(v / s) takes a division, or a product and three fma. With r = RN(1 / s) and r' = RN(RN(1 - s r) r), r +
+// r' is 1 / s within a relative 2^-46, so that q = RN(v r + RN(v r')) is within an ulp of v / s. Then RN(q +
+// RN(v - q s) r) is RN(v / s) (P. Markstein, "Computation of elementary functions on the IBM RISC System/6000
+// processor", IBM J. Res. Dev. 34, 1990: r is correctly rounded, q within an ulp, and nothing underflows). v
+// - q s is a whole number of units of 2^-46 q s, so that it is exact for s >= 2^-92 and q >= 2^-11; below,
+// every code is that of 0. Quotients beyond kMostQuotient are not needed.
+struct Divisor {
+  static constexpr float kLeast = 0x1p-92f, kMost = 0x1p96f, kMostQuotient = 0x1p10f;
+  float scale, reciprocal, rest;
+
+  static OUTGRAD_HD Divisor of(float scale) {
+    const float reciprocal = div_rn(1.0f, scale);
+    return {scale, reciprocal, mul_rn(fma_rn(-scale, reciprocal, 1.0f), reciprocal)};
+  }
+  OUTGRAD_HD bool is_usual() const { return kLeast <= scale && scale <= kMost; }
+};
 
 // The code of y, which lies in the range from which the scale was made (or any y for e4m3).
 OUTGRAD_HD F8E4M3 norm_code(float y, float scale) { return e4m3_code(div_rn(y, scale)); }

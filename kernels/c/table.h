@@ -42,12 +42,17 @@ struct Call {
   const void* tables = nullptr;  // a kernels::Fp8Table or kernels::Fp4Tables
 };
 
-// Any tensor in a format of 8 bits. scales: the scale of the tensor, which `scale` makes of x, or a byte for each
-// block, which `encode` writes.
+// Any tensor in a format of 8 bits. scales: the scale of the tensor, which `scale` makes of x, or a byte for
+// each block, which `encode` writes.
 struct TensorCodes {
   void (*scale)(const void* x, i64 n, float least, void* scales) = nullptr;  // null of a format in blocks
   void (*encode)(const void* x, void* codes, void* scales, i64 n) = nullptr;
   void (*decode)(const void* codes, const void* scales, void* x, i64 n) = nullptr;
+};
+
+// Of a pair that keeps a and b in such a format, the call's store: their codes and scales.
+struct GatedCodes {
+  void *codes_of_a = nullptr, *scales_of_a = nullptr, *codes_of_b = nullptr, *scales_of_b = nullptr;
 };
 
 // The contracts are in kernels/host/elementwise.h, forwards.h, parity.h, code.h, mxfp8.h, fp8.h, fp4.h,
@@ -71,6 +76,10 @@ struct FormatKernels {
   // The same of pairs that keep their product, which f32 has none of.
   Run* product_forward[kActivations] = {};
   Run* product_backward[kActivations] = {};
+  // And of those that keep a and b in 8 bits, where the backward's call has neither; without db, they are
+  // packed.
+  void (*gated_forward_8bit[kActivations])(const outgrad_call& of, const GatedCodes& kept) = {};
+  void (*gated_backward_8bit[kActivations])(const outgrad_call& of, const GatedCodes& kept) = {};
 
   Run* softmax_forward;
   Run* softmax_encode;

@@ -141,6 +141,31 @@ void gated_backward(const Call& call) {
                                               as<T>(a.y));
 }
 
+// Of a store that any tensor can have.
+template <class T>
+kernels::GatedCodes<T> gated_codes(const outgrad_call& of, const GatedCodes& kept) {
+  const kernels::TensorFormat<T>* const format =
+      of.store == OUTGRAD_STORE_E4M3   ? &kernels::kTensorAtScale<kernels::F8E4M3, T>
+      : of.store == OUTGRAD_STORE_E5M2 ? &kernels::kTensorAtScale<kernels::F8E5M2, T>
+                                       : &kernels::kTensorInBlocks<T>;
+  return {format, kept.codes_of_a, kept.scales_of_a, kept.codes_of_b, kept.scales_of_b};
+}
+
+template <class Gate, class T>
+void gated_forward_8bit(const outgrad_call& a, const GatedCodes& kept) {
+  const Pair<const T> of(a.x, a.b, a);
+  const kernels::GatedCodes<T> codes = gated_codes<T>(a, kept);
+  kernels::gated_forward<Gate, T, kSchedule>(of.a, of.b, of.shape, as<T>(a.y), &codes);
+}
+
+template <class Gate, class T>
+void gated_backward_8bit(const outgrad_call& a, const GatedCodes& kept) {
+  const Pair<T> to(a.dx, a.db, a);
+  const kernels::GatedCodes<T> codes = gated_codes<T>(a, kept);
+  kernels::gated_backward<Gate, T, kSchedule>(as<const T>(a.dy), nullptr, nullptr, to.shape, to.a, to.b,
+                                              as<T>(a.y), &codes);
+}
+
 template <class Gate, class T>
 void product_forward(const Call& call) {
   const outgrad_call& a = call.given;
@@ -275,6 +300,8 @@ constexpr void add_gates(FormatKernels& all, std::integer_sequence<int, kActivat
     if constexpr (kernels::kIsGate<Gate>) {
       all.gated_forward[kAt] = gated_forward<Gate, T>;
       all.gated_backward[kAt] = gated_backward<Gate, T>;
+      all.gated_forward_8bit[kAt] = gated_forward_8bit<Gate, T>;
+      all.gated_backward_8bit[kAt] = gated_backward_8bit<Gate, T>;
     }
     if constexpr (kernels::kHasProduct<Gate, T>) {
       all.product_forward[kAt] = product_forward<Gate, T>;

@@ -37,6 +37,49 @@ __device__ __forceinline__ void over_gated(i64 rows, i64 n, i64 stride, const Of
   }
 }
 
+// f(a) b of elements and octets of them.
+template <class Gate, class Tables>
+__device__ __forceinline__ float gated_value(const Tables& tables, float a, float b) {
+  return mul_rn(evaluate_gate(FloatOps{}, Gate::kind(), tables, a).f, b);
+}
+template <class Gate, class T, class Tables>
+__device__ __forceinline__ Octet<T> gated_octet(const Tables& tables, const Octet<T>& a, const Octet<T>& b) {
+  float results[kOctet];
+  OUTGRAD_UNROLL
+  for (int k = 0; k < kOctet; ++k) results[k] = gated_value<Gate>(tables, widened(a, k), widened(b, k));
+  return packed<T>(results);
+}
+
+// Where the gradients of a and b go, and what the forward gave, unless that is null.
+template <class T>
+struct GatedResults {
+  T *da, *db, *y;
+
+  template <class Gate, GpuSchedule S, class Tables>
+  __device__ __forceinline__ void octet(const Tables& tables, const Octet<T>& dy, const Octet<T>& a,
+                                        const Octet<T>& b, i64 at, i64 dense) const {
+    float to_a[kOctet], to_b[kOctet], results[kOctet];
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kOctet; ++k) {
+      const auto value = evaluate_gate(FloatOps{}, Gate::kind(), tables, widened(a, k));
+      const auto both = gate_gradients(FloatOps{}, value, widened(dy, k), widened(b, k));
+      to_a[k] = both.da, to_b[k] = both.db, results[k] = mul_rn(value.f, widened(b, k));
+    }
+    store_octet<S>(da + at, packed<T>(to_a));
+    store_octet<S>(db + at, packed<T>(to_b));
+    if (y != nullptr) store_octet<S>(y + dense, packed<T>(results));
+  }
+  template <class Gate, class Tables>
+  __device__ __forceinline__ void element(const Tables& tables, T dy, T a, T b, i64 at, i64 dense) const {
+    const float factor = widen(b);
+    const auto value = evaluate_gate(FloatOps{}, Gate::kind(), tables, widen(a));
+    const auto both = gate_gradients(FloatOps{}, value, widen(dy), factor);
+    da[at] = narrow<T>(both.da);
+    db[at] = narrow<T>(both.db);
+    if (y != nullptr) y[dense] = narrow<T>(mul_rn(value.f, factor));
+  }
+};
+
 // Wide: rows consist of whole octets, and all arrays and the stride are aligned to 16 bytes.
 template <class Gate, class T, bool Wide>
 __global__ void __launch_bounds__(GatedSchedule::kSchedule.threads, GatedSchedule::kSchedule.resident_blocks)
@@ -44,17 +87,10 @@ __global__ void __launch_bounds__(GatedSchedule::kSchedule.threads, GatedSchedul
   constexpr GpuSchedule S = GatedSchedule::kSchedule;
   const auto& tables = gate_tables<Gate>();
   over_gated<Wide>(rows, n, stride, [&](i64 at, i64 dense) {
-    const auto result = [&](float x, float factor) {
-      return mul_rn(evaluate_gate(FloatOps{}, Gate::kind(), tables, x).f, factor);
-    };
     if constexpr (Wide) {
-      const Octet<T> x = load_octet<S>(a + at), factor = load_octet<S>(b + at);
-      float results[kOctet];
-      OUTGRAD_UNROLL
-      for (int k = 0; k < kOctet; ++k) results[k] = result(widened(x, k), widened(factor, k));
-      store_octet<S>(y + dense, packed<T>(results));
+      store_octet<S>(y + dense, gated_octet<Gate>(tables, load_octet<S>(a + at), load_octet<S>(b + at)));
     } else {
-      y[dense] = narrow<T>(result(widen(a[at]), widen(b[at])));
+      y[dense] = narrow<T>(gated_value<Gate>(tables, widen(a[at]), widen(b[at])));
     }
   });
 }
@@ -65,27 +101,13 @@ __global__ void __launch_bounds__(GatedSchedule::kSchedule.threads, GatedSchedul
     gated_backward(const T* dy, const T* a, const T* b, i64 rows, i64 n, i64 stride, T* da, T* db, T* y) {
   constexpr GpuSchedule S = GatedSchedule::kSchedule;
   const auto& tables = gate_tables<Gate>();
+  const GatedResults<T> to{da, db, y};
   over_gated<Wide>(rows, n, stride, [&](i64 at, i64 dense) {
     if constexpr (Wide) {
-      const Octet<T> gradient = load_octet<S>(dy + dense), x = load_octet<S>(a + at),
-                     factor = load_octet<S>(b + at);
-      float to_a[kOctet], to_b[kOctet], results[kOctet];
-      OUTGRAD_UNROLL
-      for (int k = 0; k < kOctet; ++k) {
-        const auto value = evaluate_gate(FloatOps{}, Gate::kind(), tables, widened(x, k));
-        const auto both = gate_gradients(FloatOps{}, value, widened(gradient, k), widened(factor, k));
-        to_a[k] = both.da, to_b[k] = both.db, results[k] = mul_rn(value.f, widened(factor, k));
-      }
-      store_octet<S>(da + at, packed<T>(to_a));
-      store_octet<S>(db + at, packed<T>(to_b));
-      if (y != nullptr) store_octet<S>(y + dense, packed<T>(results));
+      to.template octet<Gate, S>(tables, load_octet<S>(dy + dense), load_octet<S>(a + at),
+                                 load_octet<S>(b + at), at, dense);
     } else {
-      const float factor = widen(b[at]);
-      const auto value = evaluate_gate(FloatOps{}, Gate::kind(), tables, widen(a[at]));
-      const auto both = gate_gradients(FloatOps{}, value, widen(dy[dense]), factor);
-      da[at] = narrow<T>(both.da);
-      db[at] = narrow<T>(both.db);
-      if (y != nullptr) y[dense] = narrow<T>(mul_rn(value.f, factor));
+      to.template element<Gate>(tables, dy[dense], a[at], b[at], at, dense);
     }
   });
 }

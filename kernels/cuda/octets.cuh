@@ -168,8 +168,8 @@ __device__ __forceinline__ float widened<BF16>(const Octet<BF16>& octet, int k) 
   return float_of(k % 2 == 0 ? octet.w[k / 2] << 16 : octet.w[k / 2] & 0xffff0000u);
 }
 
-// All elements, widened. e4m3's are numbers of f16, and the instruction for two of them is one that sm_89 was the
-// first to have.
+// All elements, widened. e4m3's are numbers of f16, and the instruction for two of them is one that sm_89
+// was the first to have.
 template <class T>
 __device__ __forceinline__ void widen_octet(const Octet<T>& octet, float (&wide)[kOctet]) {
   OUTGRAD_UNROLL
@@ -222,9 +222,9 @@ __device__ __forceinline__ Octet<T> packed(const float (&value)[kOctet]) {
 // Of two magnitudes as bits.
 __device__ __forceinline__ u32 larger_magnitude(u32 a, u32 b) { return a > b ? a : b; }
 
-// Two values rounded to nearest even in e4m3 or e5m2 and saturated, the first in the low byte. The instruction,
-// which sm_89 was the first to have, gives the canonical NaN for every NaN (PTX ISA, "cvt"), as narrow_saturated
-// does.
+// Two values rounded to nearest even in e4m3 or e5m2 and saturated, the first in the low byte. The
+// instruction, which sm_89 was the first to have, gives the canonical NaN for every NaN (PTX ISA, "cvt"), as
+// narrow_saturated does.
 template <class F>
 __device__ __forceinline__ u16 saturated_pair(float first, float second) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
@@ -247,7 +247,8 @@ __device__ __forceinline__ Octet<F> packed_saturated(const float (&value)[kOctet
   OUTGRAD_UNROLL
   for (int word = 0; word < kOctet / kPerWord; ++word) {
     const float* const own = value + kPerWord * word;
-    octet.w[word] = saturated_pair<F>(own[0], own[1]) | static_cast<u32>(saturated_pair<F>(own[2], own[3])) << 16;
+    octet.w[word] = saturated_pair<F>(own[0], own[1]) | static_cast<u32>(saturated_pair<F>(own[2], own[3]))
+                                                            << 16;
   }
   return octet;
 }

@@ -38,8 +38,8 @@ inline constexpr int kSlotFan = 64;
 // a row, an octet for each thread: 768 columns are three quarters of it, and multiples of 1024 whole ones.
 inline constexpr int kEncodingThreads = 128;
 
-// The most blocks that look for a tensor's largest magnitude. Each leaves its own, and every block that encodes
-// reads all of these: 4 KiB.
+// The most blocks that look for a tensor's largest magnitude. Each leaves its own, and every block that
+// encodes reads all of these: 4 KiB.
 inline constexpr int kMostMaxima = 1024;
 
 // The widest rows that registers hold: one group of the tree.
@@ -91,6 +91,17 @@ struct ParameterIn<ParameterFormat::bf16> {
 struct Seed {
   const u64* at = nullptr;
   u64 value = 0;
+};
+
+// What the blocks of a launch have left of the largest magnitude of a tensor (kernels/cuda/tensor_codes.cuh).
+struct Maxima {
+  const u32* of_blocks;
+  i64 count;
+};
+
+// The codes of a pair's a and b, dense, and their scales (kernels/cuda/gated_codes.cuh).
+struct GatedCodes {
+  void *codes_of_a, *scales_of_a, *codes_of_b, *scales_of_b;
 };
 
 // For a norm's kernels that are instances with dropout: of x before the residual is added, and of dz, which
@@ -652,6 +663,14 @@ inline LaunchPlan gated_plan(DeviceKernel kernel, const GpuSchedule& schedule, i
                              grid_blocks_per_sm(schedule, limits), limits.sms),
               schedule.threads});
   return plan;
+}
+
+// The largest magnitudes of a pair.
+inline PlannedLaunch gated_maxima_launch(const GpuSchedule& schedule, i64 rows, i64 n, bool wide,
+                                         const PlanLimits& limits) {
+  PlannedLaunch planned = gated_plan(DeviceKernel::gated_maxima, schedule, rows, n, wide, limits).launch[0];
+  if (planned.blocks > kMostMaxima) planned.blocks = kMostMaxima;
+  return planned;
 }
 
 inline PlannedLaunch softmax_launch(DeviceKernel kernel, i64 rows, int warps) {

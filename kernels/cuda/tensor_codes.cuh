@@ -7,13 +7,13 @@
 
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/mxfp8.cuh"
-#include "kernels/divisor.h"
 #include "kernels/tensor_codes.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI::cuda {
 
-// The largest of the numbers that a block's threads have, in each of them.
-template <int Threads>
+// The largest of the numbers that a block's threads have, in each of them. Which: calls of different numbers
+// may follow each other without waiting.
+template <int Threads, int Which>
 __device__ __forceinline__ u32 largest_of_block(u32 own) {
   constexpr int kLanes = 32, kWarps = Threads / kLanes;
   __shared__ u32 of_warps[kWarps];
@@ -28,6 +28,170 @@ __device__ __forceinline__ u32 largest_of_block(u32 own) {
   return largest;
 }
 
+template <class T>
+__device__ __forceinline__ u32 with_octet(u32 most, const Octet<T>& octet) {
+  OUTGRAD_UNROLL
+  for (int k = 0; k < kOctet; ++k) most = larger_magnitude(most, finite_magnitude(widened(octet, k)));
+  return most;
+}
+
+template <int Threads, int Which>
+__device__ __forceinline__ u32 largest_of(const Maxima& maxima) {
+  u32 most = 0;
+#pragma unroll 1
+  for (i64 k = threadIdx.x; k < maxima.count; k += Threads)
+    most = larger_magnitude(most, __ldg(maxima.of_blocks + k));
+  return largest_of_block<Threads, Which>(most);
+}
+
+// --- Elements and octets, encoded and decoded ----------------------------------------------------
+
+// How a tensor is kept: its codes, and what each of its scales is.
+template <class F>
+struct AtScale {
+  using Code = F;
+  using Scale = float;
+};
+struct InBlocks {
+  using Code = F8E4M3;
+  using Scale = E8M0;
+};
+
+template <class Kept, class T>
+struct Encoder;
+template <class F, class T>
+struct Encoder<AtScale<F>, T> {
+  F* codes;
+  float scale;
+
+  // Of a tensor with these maxima, whose scale one thread writes. Which: as in largest_of_block.
+  template <int Threads, int Which>
+  static __device__ __forceinline__ Encoder of(void* all, void* scales, const Maxima& maxima, float least) {
+    const float by = tensor_scale<F>(largest_of<Threads, Which>(maxima), least);
+    if (blockIdx.x == 0 && threadIdx.x == 0) *static_cast<float*>(scales) = by;
+    return {static_cast<F*>(all), by};
+  }
+  template <GpuSchedule S>
+  __device__ __forceinline__ void octet(const Octet<T>& x, u64 first) const {
+    float product[kOctet];
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kOctet; ++k) product[k] = mul_rn(widened(x, k), scale);
+    store_octet<S>(codes + first, packed_saturated<F>(product));
+  }
+  // of x[0], which is the tensor's element i
+  __device__ __forceinline__ void element(const T* x, u64 i, u64) const {
+    codes[i] = narrow_saturated<F>(mul_rn(widen(*x), scale));
+  }
+};
+template <class T>
+struct Encoder<InBlocks, T> {
+  F8E4M3* codes;
+  E8M0* powers;
+
+  template <int Threads, int Which>
+  static __device__ __forceinline__ Encoder of(void* all, void* scales, const Maxima&, float) {
+    return {static_cast<F8E4M3*>(all), static_cast<E8M0*>(scales)};
+  }
+  // Four neighbouring lanes come with the octets of a block.
+  template <GpuSchedule S>
+  __device__ __forceinline__ void octet(const Octet<T>& x, u64 first) const {
+    const u32 lanes = ((1u << kBlockOctets) - 1) << threadIdx.x % 32 / kBlockOctets * kBlockOctets;
+    float value[kOctet];
+    widen_octet(x, value);
+    u32 most = with_octet(0, x);
+    OUTGRAD_UNROLL
+    for (int apart = 1; apart < kBlockOctets; apart *= 2)
+      most = larger_magnitude(most, __shfl_xor_sync(lanes, most, apart));
+    const E8M0 power = least_power(most);
+    store_octet<S>(codes + first, block_octet(value, power));
+    const u64 octet = first / kOctet;
+    if (octet % kBlockOctets == 0) powers[octet / kBlockOctets] = power;
+  }
+  // Of x[0], which is the tensor's element i, with `left` elements from there on: each of a block's threads
+  // looks at all of it.
+  __device__ __forceinline__ void element(const T* x, u64 i, u64 left) const {
+    constexpr u64 kBlock = Format<MxFp8>::kBlock;
+    const u64 place = i % kBlock, end = left < kBlock - place ? left : kBlock - place;
+    u32 most = 0;
+#pragma unroll 1
+    for (u64 k = 0; k < place + end; ++k)
+      most = larger_magnitude(most, finite_magnitude(widen((x - place)[k])));
+    const E8M0 power = least_power(most);
+    codes[i] = block_element(widen(*x), power);
+    if (place == 0) powers[i / kBlock] = power;
+  }
+};
+
+template <class Kept, class T>
+struct Decoder;
+template <class F, class T>
+struct Decoder<AtScale<F>, T> {
+  const F* codes;
+  CodeDivisor by;
+
+  __device__ __forceinline__ Decoder(const F* all, const float* scale)
+      : codes(all), by(CodeDivisor::of(__ldg(scale))) {}
+  __device__ __forceinline__ Octet<T> octet(const Octet<F>& own, u64) const {
+    float value[kOctet];
+    widen_octet(own, value);
+    if (by.is_usual()) {
+      OUTGRAD_UNROLL
+      for (int k = 0; k < kOctet; ++k) value[k] = by.quotient(value[k]);
+    } else {
+      OUTGRAD_UNROLL
+      for (int k = 0; k < kOctet; ++k) value[k] = div_rn(value[k], by.scale);
+    }
+    return packed<T>(value);
+  }
+  __device__ __forceinline__ T element(u64 i) const { return narrow<T>(tensor_value(codes[i], by.scale)); }
+};
+template <class T>
+struct Decoder<InBlocks, T> {
+  const F8E4M3* codes;
+  const E8M0* powers;
+
+  __device__ __forceinline__ Decoder(const F8E4M3* all, const E8M0* scales) : codes(all), powers(scales) {}
+  __device__ __forceinline__ Octet<T> octet(const Octet<F8E4M3>& own, u64 first) const {
+    const float power = widen(powers[first / Format<MxFp8>::kBlock]);
+    float value[kOctet];
+    widen_octet(own, value);
+    OUTGRAD_UNROLL
+    for (int k = 0; k < kOctet; ++k) value[k] = within<T>(mul_rn(value[k], power));
+    return packed<T>(value);
+  }
+  __device__ __forceinline__ T element(u64 i) const {
+    return narrow<T>(block_value<T>(codes[i], powers[i / Format<MxFp8>::kBlock]));
+  }
+};
+
+// --- Kernels -------------------------------------------------------------------------------------
+
+template <GpuSchedule S, class Kept, class T>
+__device__ __forceinline__ void encode_all(const T* x, i64 n, const Encoder<Kept, T>& to) {
+  // A warp begins its octets at a multiple of 32, so no block is shared between the two loops.
+  over_input_octets<S>(
+      x, n, is_aligned<S, T, typename Kept::Code>(x, to.codes, x),
+      [&](u64 octet, const Octet<T>& input) { to.template octet<S>(input, octet * kOctet); },
+      [&](u64 octet, u32 left) {
+#pragma unroll 1
+        for (u64 i = octet * kOctet; i < octet * kOctet + left; ++i)
+          to.element(x + i, i, static_cast<u64>(n) - i);
+      });
+}
+
+template <GpuSchedule S, class Kept, class T>
+__device__ __forceinline__ void decode_all(const Decoder<Kept, T>& from, T* x, i64 n) {
+  over_input_octets<S>(
+      from.codes, n, is_aligned<S, T, typename Kept::Code>(x, from.codes, x),
+      [&](u64 octet, const Octet<typename Kept::Code>& input) {
+        store_octet<S>(x + octet * kOctet, from.octet(input, octet * kOctet));
+      },
+      [&](u64 octet, u32 left) {
+#pragma unroll 1
+        for (u64 i = octet * kOctet; i < octet * kOctet + left; ++i) x[i] = from.element(i);
+      });
+}
+
 // maxima[block]: the bits of the largest finite |x[i]| of those that the block has looked at; i in [0, n).
 template <class T, class Schedule = DefaultGpuSchedule>
 __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
@@ -38,44 +202,25 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
   u32 most = 0;
   over_input_octets<kSchedule>(
       x, n, is_aligned<kSchedule, T, T>(x, x, x),
-      [&](u64, const Octet<T>& input) {
-        OUTGRAD_UNROLL
-        for (int k = 0; k < kOctet; ++k) most = larger_magnitude(most, finite_magnitude(widened(input, k)));
-      },
-      [&](u64 octet, u32 count) {
+      [&](u64, const Octet<T>& input) { most = with_octet(most, input); },
+      [&](u64 octet, u32 left) {
 #pragma unroll 1
-        for (u32 k = 0; k < count; ++k)
+        for (u32 k = 0; k < left; ++k)
           most = larger_magnitude(most, finite_magnitude(widen(x[octet * kOctet + k])));
       });
-  most = largest_of_block<kSchedule.threads>(most);
+  most = largest_of_block<kSchedule.threads, 0>(most);
   if (threadIdx.x == 0) maxima[blockIdx.x] = most;
 }
 
-// *scale and codes[i] of x[i], from `count` maxima. With n = 0, the scale of whatever these are of.
+// *scale and codes[i] of x[i], from what tensor_maxima has left. With n = 0, the scale alone.
 template <class F, class T, class Schedule = DefaultGpuSchedule>
 __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
                                   kForwardSchedule<Schedule, T>.resident_blocks)
-    encode_tensor(const T* x, const u32* maxima, i64 count, float least, F* codes, float* scale, i64 n) {
+    encode_tensor(const T* x, Maxima maxima, float least, F* codes, float* scale, i64 n) {
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
   static_assert(schedule_holds<kSchedule>());
-  u32 most = 0;
-#pragma unroll 1
-  for (i64 k = threadIdx.x; k < count; k += kSchedule.threads) most = larger_magnitude(most, maxima[k]);
-  const float by = tensor_scale<F>(largest_of_block<kSchedule.threads>(most), least);
-  if (blockIdx.x == 0 && threadIdx.x == 0) *scale = by;
-  over_input_octets<kSchedule>(
-      x, n, is_aligned<kSchedule, T, F>(x, codes, x),
-      [&](u64 octet, const Octet<T>& input) {
-        float product[kOctet];
-        OUTGRAD_UNROLL
-        for (int k = 0; k < kOctet; ++k) product[k] = mul_rn(widened(input, k), by);
-        store_octet<kSchedule>(codes + octet * kOctet, packed_saturated<F>(product));
-      },
-      [&](u64 octet, u32 left) {
-#pragma unroll 1
-        for (u64 i = octet * kOctet; i < octet * kOctet + left; ++i)
-          codes[i] = narrow_saturated<F>(mul_rn(widen(x[i]), by));
-      });
+  using To = Encoder<AtScale<F>, T>;
+  encode_all<kSchedule>(x, n, To::template of<kSchedule.threads, 0>(codes, scale, maxima, least));
 }
 
 // x[i]: what codes[i] stands for at *scale, in T.
@@ -85,25 +230,7 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
     decode_tensor(const F* codes, const float* scale, T* x, i64 n) {
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
   static_assert(schedule_holds<kSchedule>());
-  const Divisor by = Divisor::of(*scale);
-  over_input_octets<kSchedule>(
-      codes, n, is_aligned<kSchedule, T, F>(x, codes, x) && by.is_usual(),
-      [&](u64 octet, const Octet<F>& input) {
-        float value[kOctet];
-        widen_octet(input, value);
-        OUTGRAD_UNROLL
-        for (int k = 0; k < kOctet; ++k) {
-          // of -0 the products would make 0
-          const u32 sign = bits_of(value[k]) & 0x80000000u;
-          value[k] = float_of(bits_of(by.quotient(float_of(bits_of(value[k]) ^ sign))) | sign);
-        }
-        store_octet<kSchedule>(x + octet * kOctet, packed<T>(value));
-      },
-      [&](u64 octet, u32 left) {
-#pragma unroll 1
-        for (u64 i = octet * kOctet; i < octet * kOctet + left; ++i)
-          x[i] = narrow<T>(tensor_value(codes[i], by.scale));
-      });
+  decode_all<kSchedule>(Decoder<AtScale<F>, T>(codes, scale), x, n);
 }
 
 // codes[i] and scales[i / 32] of x[i] in MXFP8.
@@ -113,37 +240,7 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
     encode_tensor_blocks(const T* x, F8E4M3* codes, E8M0* scales, i64 n) {
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
   static_assert(schedule_holds<kSchedule>());
-  // A warp begins its octets at a multiple of 32, so no block is shared between the two loops.
-  over_input_octets<kSchedule>(
-      x, n, is_aligned<kSchedule, T, F8E4M3>(x, codes, x),
-      [&](u64 octet, const Octet<T>& input) {
-        float value[kOctet];
-        u32 most = 0;
-        OUTGRAD_UNROLL
-        for (int k = 0; k < kOctet; ++k) {
-          value[k] = widened(input, k);
-          most = larger_magnitude(most, finite_magnitude(value[k]));
-        }
-        OUTGRAD_UNROLL
-        for (int lanes = 1; lanes < kBlockOctets; lanes *= 2)
-          most = larger_magnitude(most, __shfl_xor_sync(0xffffffffu, most, lanes));
-        const E8M0 power = least_power(most);
-        store_octet<kSchedule>(codes + octet * kOctet, block_octet(value, power));
-        if (octet % kBlockOctets == 0) scales[octet / kBlockOctets] = power;
-      },
-      [&](u64 octet, u32 left) {
-        // Each of the block's threads looks at all of it.
-        const u64 begin = octet / kBlockOctets * Format<MxFp8>::kBlock, end = begin + Format<MxFp8>::kBlock;
-        u32 most = 0;
-#pragma unroll 1
-        for (u64 i = begin; i < end && i < static_cast<u64>(n); ++i)
-          most = larger_magnitude(most, finite_magnitude(widen(x[i])));
-        const E8M0 power = least_power(most);
-#pragma unroll 1
-        for (u64 i = octet * kOctet; i < octet * kOctet + left; ++i)
-          codes[i] = block_element(widen(x[i]), power);
-        if (octet % kBlockOctets == 0) scales[octet / kBlockOctets] = power;
-      });
+  encode_all<kSchedule>(x, n, Encoder<InBlocks, T>{codes, scales});
 }
 
 // x[i]: what codes[i] and scales[i / 32] stand for, in T.
@@ -153,22 +250,7 @@ __global__ void __launch_bounds__(kForwardSchedule<Schedule, T>.threads,
     decode_tensor_blocks(const F8E4M3* codes, const E8M0* scales, T* x, i64 n) {
   constexpr GpuSchedule kSchedule = kForwardSchedule<Schedule, T>;
   static_assert(schedule_holds<kSchedule>());
-  over_input_octets<kSchedule>(
-      codes, n, is_aligned<kSchedule, T, F8E4M3>(x, codes, x),
-      [&](u64 octet, const Octet<F8E4M3>& input) {
-        const float power = widen(scales[octet / kBlockOctets]);
-        float value[kOctet];
-        widen_octet(input, value);
-        OUTGRAD_UNROLL
-        for (int k = 0; k < kOctet; ++k) value[k] = within<T>(mul_rn(value[k], power));
-        store_octet<kSchedule>(x + octet * kOctet, packed<T>(value));
-      },
-      [&](u64 octet, u32 left) {
-        const E8M0 power = scales[octet / kBlockOctets];
-#pragma unroll 1
-        for (u64 i = octet * kOctet; i < octet * kOctet + left; ++i)
-          x[i] = narrow<T>(block_value<T>(codes[i], power));
-      });
+  decode_all<kSchedule>(Decoder<InBlocks, T>(codes, scales), x, n);
 }
 
 #ifndef __CUDACC_RTC__
@@ -200,16 +282,16 @@ cudaError_t launch_encoding(const T* x, i64 n, float least, F* codes, float* sca
   }
   const PlannedLaunch& last = plan.launch[plan.launches - 1];
   return launch(encode_tensor<F, T, Schedule>, static_cast<unsigned>(last.blocks),
-                static_cast<unsigned>(last.threads), 0, stream, x, static_cast<const u32*>(maxima), count,
-                least, codes, scale, codes != nullptr ? n : 0);
+                static_cast<unsigned>(last.threads), 0, stream, x, Maxima{maxima, count}, least, codes, scale,
+                codes != nullptr ? n : 0);
 }
 
 }  // namespace detail
 
-// Take device pointers, aligned to their element; none overlaps another. maxima: kMostMaxima words, which are
-// written. The result is cudaErrorInvalidValue for anything else, for a negative or overflowing n, and for a
-// `least` that is no number from 2^-100 to 2^127. With n = 0 the scale is written, and the others below launch
-// nothing.
+// Take device pointers, aligned to their element; none overlaps another. maxima: kMostMaxima words, which
+// are written. The result is cudaErrorInvalidValue for anything else, for a negative or overflowing n, and
+// for a `least` that is no number from 2^-100 to 2^127. With n = 0 the scale is written, and the others
+// below launch nothing.
 template <class F, class T, class Schedule = DefaultGpuSchedule>
 cudaError_t launch_tensor_scale(const T* x, i64 n, float least, float* scale, u32* maxima,
                                 cudaStream_t stream) {
@@ -240,8 +322,8 @@ cudaError_t launch_encode_tensor_blocks(const T* x, F8E4M3* codes, E8M0* scales,
   return launch_octets<kForwardSchedule<Schedule, T>>(
       {DeviceKernel::encode_tensor_blocks, resident, n, stream}, encode_tensor_blocks<T, Schedule>,
       [&] {
-        return detail::operands_hold({detail::operand(x, n), detail::written(codes, n),
-                                      detail::written(scales, scales_of<MxFp8>(n))});
+        return detail::operands_hold(
+            {detail::operand(x, n), detail::written(codes, n), detail::written(scales, scales_of<MxFp8>(n))});
       },
       x, codes, scales, n);
 }
@@ -252,8 +334,8 @@ cudaError_t launch_decode_tensor_blocks(const F8E4M3* codes, const E8M0* scales,
   return launch_octets<kForwardSchedule<Schedule, T>>(
       {DeviceKernel::decode_tensor_blocks, resident, n, stream}, decode_tensor_blocks<T, Schedule>,
       [&] {
-        return detail::operands_hold({detail::operand(codes, n),
-                                      detail::operand(scales, scales_of<MxFp8>(n)), detail::written(x, n)});
+        return detail::operands_hold(
+            {detail::operand(codes, n), detail::operand(scales, scales_of<MxFp8>(n)), detail::written(x, n)});
       },
       codes, scales, x, n);
 }

@@ -9,12 +9,14 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <initializer_list>
 #include <type_traits>
 
 #include "kernels/gate.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/host/stores.h"
+#include "kernels/host/tensor_codes.h"
 
 namespace outgrad::kernels::inline OUTGRAD_ABI {
 
@@ -23,14 +25,25 @@ struct GatedShape {
   i64 rows, n, stride;
 };
 
-// Sets y = f(a) b. y may be a or b, if these are dense.
+// What is kept of a and b: codes of 8 bits (kernels/tensor_codes.h), dense, with their scales. In blocks,
+// rows that lie apart are whole blocks.
+template <class T>
+struct GatedCodes {
+  const TensorFormat<T>* format;
+  void *codes_of_a, *scales_of_a, *codes_of_b, *scales_of_b;
+};
+
+// Sets y = f(a) b, and writes what is to be kept, if that is not null. y may be a or b, if these are dense
+// and nothing else is kept of them.
 template <class Gate, class T, CpuSchedule S>
-void gated_forward(const T* a, const T* b, const GatedShape& shape, T* y);
+void gated_forward(const T* a, const T* b, const GatedShape& shape, T* y,
+                   const GatedCodes<T>* kept = nullptr);
 
 // Sets da = dy b f'(a), db = dy f(a) and, unless y is null, y as the forward did. da may be a, db may be b,
-// and y may be dy.
+// and y may be dy. From what was kept, if that is not null: a and b are then what it stands for, in T.
 template <class Gate, class T, CpuSchedule S>
-void gated_backward(const T* dy, const T* a, const T* b, const GatedShape& shape, T* da, T* db, T* y);
+void gated_backward(const T* dy, const T* a, const T* b, const GatedShape& shape, T* da, T* db, T* y,
+                    const GatedCodes<T>* kept = nullptr);
 
 // -------------------------------------------------------------------------------------------------
 
@@ -216,31 +229,70 @@ void multiply_gradients(const Block& of, const T* dy, const T* a, const T* b, T*
   });
 }
 
-// part(block, at, dense, count) for runs of at most a block, which is set of their a.
+// Of a block: where its elements of a and b are, or what codes of them stand for.
+template <class T>
+struct GatedFactors {
+  const T *a, *b;
+  alignas(64) T decoded[2][kGateBlock];
+
+  void decode(const GatedCodes<T>& kept, i64 dense, i64 count) {
+    kept.format->decode(kept.codes_of_a, kept.scales_of_a, dense, decoded[0], count);
+    kept.format->decode(kept.codes_of_b, kept.scales_of_b, dense, decoded[1], count);
+    a = decoded[0], b = decoded[1];
+  }
+};
+
+// part(block, factors, at, dense, count) for runs of at most a block, which is set of their a.
 template <class Gate, class T, CpuSchedule S, bool kStreaming, bool kSlopes, class Part>
-void over_gate_blocks(const T* a, const GatedShape& shape, const Part& part) {
+void over_gate_blocks(const T* a, const T* b, const GatedCodes<T>* kept, const GatedShape& shape,
+                      const Part& part) {
   with_gate_blocks<Gate, T, S, kSlopes>(shape.rows * shape.n, [&]<class Block>(const auto& set) {
     over_gated<S>(shape, [&](i64 at, i64 dense, i64 count) {
       Block block;
+      GatedFactors<T> factors;
       for (i64 k = 0; k < count; k += kGateBlock) {
         const i64 own = std::min<i64>(count - k, kGateBlock);
-        set(a + at + k, own, block);
-        part(block, at + k, dense + k, own);
+        if (kept != nullptr) {
+          factors.decode(*kept, dense + k, own);
+        } else {
+          factors.a = a + at + k, factors.b = b + at + k;
+        }
+        set(factors.a, own, block);
+        part(block, factors, at + k, dense + k, own);
       }
       end_streaming<kStreaming>();
     });
   });
 }
 
+// The scales of a and b, where they have one each.
+template <CpuSchedule S, class T>
+void scale_gated(const T* a, const T* b, const GatedShape& shape, const GatedCodes<T>& kept) {
+  if (kept.format->scale == nullptr) return;
+  std::atomic<u32> of_a = 0, of_b = 0;
+  over_gated<S>(shape, [&](i64 at, i64, i64 count) {
+    raise_to(of_a, largest_magnitude(a + at, count));
+    raise_to(of_b, largest_magnitude(b + at, count));
+  });
+  const DefaultFloatEnvironment environment;
+  *static_cast<float*>(kept.scales_of_a) = kept.format->scale(of_a, kLeastOfTensors);
+  *static_cast<float*>(kept.scales_of_b) = kept.format->scale(of_b, kLeastOfTensors);
+}
+
 }  // namespace detail
 
 template <class Gate, class T, CpuSchedule S>
-void gated_forward(const T* a, const T* b, const GatedShape& shape, T* y) {
+void gated_forward(const T* a, const T* b, const GatedShape& shape, T* y, const GatedCodes<T>* kept) {
   static_assert(detail::schedule_holds<S>());
+  if (kept != nullptr) detail::scale_gated<S>(a, b, shape, *kept);
   const auto all = [&]<bool kStreaming>() {
     detail::over_gate_blocks<Gate, T, S, kStreaming, false>(
-        a, shape, [=](const auto& block, i64 at, i64 dense, i64 count) {
-          detail::multiply_block<detail::kLoopOf<S>, kStreaming>(block, a + at, b + at, y + dense, count);
+        a, b, nullptr, shape, [=](const auto& block, const auto& of, i64, i64 dense, i64 count) {
+          if (kept != nullptr) {
+            kept->format->encode(of.a, kept->codes_of_a, kept->scales_of_a, dense, count);
+            kept->format->encode(of.b, kept->codes_of_b, kept->scales_of_b, dense, count);
+          }
+          detail::multiply_block<detail::kLoopOf<S>, kStreaming>(block, of.a, of.b, y + dense, count);
         });
   };
   if constexpr (S.streaming_stores && S.vector_bits > 0) {
@@ -250,13 +302,14 @@ void gated_forward(const T* a, const T* b, const GatedShape& shape, T* y) {
 }
 
 template <class Gate, class T, CpuSchedule S>
-void gated_backward(const T* dy, const T* a, const T* b, const GatedShape& shape, T* da, T* db, T* y) {
+void gated_backward(const T* dy, const T* a, const T* b, const GatedShape& shape, T* da, T* db, T* y,
+                    const GatedCodes<T>* kept) {
   static_assert(detail::schedule_holds<S>());
   const auto all = [&]<bool kStreaming>() {
     detail::over_gate_blocks<Gate, T, S, kStreaming, true>(
-        a, shape, [=](const auto& block, i64 at, i64 dense, i64 count) {
+        a, b, kept, shape, [=](const auto& block, const auto& of, i64 at, i64 dense, i64 count) {
           detail::multiply_gradients<detail::kLoopOf<S>, kStreaming>(
-              block, dy + dense, a + at, b + at, da + at, db + at, y == nullptr ? nullptr : y + dense, count);
+              block, dy + dense, of.a, of.b, da + at, db + at, y == nullptr ? nullptr : y + dense, count);
         });
   };
   if constexpr (S.streaming_stores && S.vector_bits > 0) {

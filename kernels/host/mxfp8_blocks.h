@@ -111,8 +111,9 @@ struct BlockVectors<Avx512> {
 #endif
 #endif
 
-// Of a format of 8 bits: where the significand begins in the code, the exponent of the least normal number
-// after kDown, as fp32 stores it, and kDown itself, by which that exponent becomes a multiple of 2^7 codes.
+// Of a format of 8 bits: the bits of its codes' significands, and a power of two with the exponent that the
+// least normal number has when it is multiplied by that, as fp32 stores it. The power is chosen so that
+// 2^kBits kLeastNormal is a multiple of 2^7.
 template <class F>
 struct Float8Grid {
   static constexpr int kBits = 3, kLeastNormal = 112;
@@ -124,10 +125,10 @@ struct Float8Grid<F8E5M2> {
   static constexpr float kDown = 0x1p-17f;
 };
 
-// The code of a number of this magnitude times `factor` / kDown, in the lowest seven bits. v, the product with
-// `factor`, saturated, is rounded by adding a grid whose ulp is the distance of the format's numbers there, and
-// the number n of its ulps is left in the lowest byte. The code is n + 2^kBits (E - kLeastNormal) for the
-// exponent E of v, as it is stored.
+// The code of a number of this magnitude times `factor` / kDown, in the lowest seven bits. v, the product
+// with `factor`, saturated, is rounded by adding a grid whose ulp is the distance of the format's numbers
+// there, and the number n of its ulps is left in the lowest byte. The code is n + 2^kBits (E - kLeastNormal)
+// for the exponent E of v, as it is stored, and what is subtracted there has no part in seven bits.
 template <class Isa, class F = F8E4M3>
 OUTGRAD_HD typename Isa::Int float8_magnitude(typename Isa::Float magnitude, typename Isa::Float factor) {
   using Grid = Float8Grid<F>;
@@ -159,8 +160,10 @@ OUTGRAD_HD bool mxfp8_blocks(const typename Isa::Float (&y)[4], F8E4M3* codes, E
   for (int k = 0; k < 4; ++k) magnitude[k] = Isa::bit_and(Isa::bits(y[k]), Isa::splat(0x7fffffff));
   const auto amax = Vectors::largest(magnitude[0], magnitude[1], magnitude[2], magnitude[3]);
   if (__builtin_expect(Isa::any(Isa::greater(amax, Isa::splat(kMost))), 0)) return false;
-  const auto carried = Power::kCarry == 0 ? amax : Isa::add(amax, Isa::splat(static_cast<int>(Power::kCarry)));
-  const auto exponent = Isa::max(Isa::shift_right(carried, 23), Isa::splat(static_cast<int>(Power::kLeastExponent)));
+  const auto carried =
+      Power::kCarry == 0 ? amax : Isa::add(amax, Isa::splat(static_cast<int>(Power::kCarry)));
+  const auto exponent =
+      Isa::max(Isa::shift_right(carried, 23), Isa::splat(static_cast<int>(Power::kLeastExponent)));
   Vectors::store_scales(scales, Isa::sub(exponent, Isa::splat(8)));
   const auto factors =
       Isa::shifted(std::bit_cast<typename Isa::Float>(Isa::sub(Isa::splat(253), exponent)), 23);

@@ -245,7 +245,8 @@ OUTGRAD_HD bool e4m3_vectors(const typename Isa::Float (&y)[4], const Divisor& b
     const auto v = Isa::at_most(std::bit_cast<typename Isa::Float>(magnitude[k]),
                                 Isa::splat(Divisor::kMostQuotient * by.scale));
     const auto quotient = quotients<Isa>(v, by);
-    code[k] = BlockVectors<Isa>::signed_code(float8_magnitude<Isa>(quotient, Isa::splat(Float8Grid<F8E4M3>::kDown)), y[k]);
+    code[k] = BlockVectors<Isa>::signed_code(
+        float8_magnitude<Isa>(quotient, Isa::splat(Float8Grid<F8E4M3>::kDown)), y[k]);
   }
   BlockVectors<Isa>::template store<kStreaming>(codes, code[0], code[1], code[2], code[3]);
   return true;

@@ -7,9 +7,12 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <atomic>
+#include <bit>
+#include <cstdint>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
 #include "kernels/host/errors.h"
 #include "kernels/host/mxfp8_blocks.h"
@@ -37,6 +40,16 @@ void encode_tensor_blocks(const T* x, F8E4M3* codes, E8M0* scales, i64 n, int th
 template <class T>
 void decode_tensor_blocks(const F8E4M3* codes, const E8M0* scales, T* x, i64 n, int threads = 0);
 
+// A format of 8 bits, for kernels that have parts of a tensor at hand: [first, first + n), where first is a
+// multiple of 32. x is the part, codes and scales are of the tensor.
+template <class T>
+struct TensorFormat {
+  // of the tensor, from the bits of its largest magnitude; null where blocks have scales
+  float (*scale)(u32 largest, float least);
+  void (*encode)(const T* x, void* codes, void* scales, i64 first, i64 n);
+  void (*decode)(const void* codes, const void* scales, i64 first, T* x, i64 n);
+};
+
 // -------------------------------------------------------------------------------------------------
 
 namespace detail {
@@ -60,32 +73,66 @@ void over_tensor(const char* kernel, i64 n, int threads, const Over& over) {
   });
 }
 
-// The bits of the largest finite magnitude, as T stores it: in the order of their bits, so that the loops below
-// are vectors of integers. They run over arrays of constant length, or g++ would leave them as they are.
+// A vector of words as wide as a format's codes. They are signed: magnitudes fit, and are compared faster.
+#if defined(__GNUC__) && !defined(__CUDACC__)
+// g++ makes no vectors of a loop over elements by itself, and of longer ones than the processor has slow
+// code.
+inline constexpr int kMagnitudeBytes = kBestVectorBits > 0 ? kBestVectorBits / 8 : 16;
+template <int Bytes>
+struct MagnitudeLanes {
+  using Word = i32;
+  using Type = i32 __attribute__((vector_size(kMagnitudeBytes)));
+};
+template <>
+struct MagnitudeLanes<2> {
+  using Word = std::int16_t;
+  using Type = std::int16_t __attribute__((vector_size(kMagnitudeBytes)));
+};
+template <class Lanes, class Word>
+OUTGRAD_HD void include_magnitudes(Lanes& most, const Lanes& codes, Word infinity) {
+  const Lanes magnitude = codes & std::numeric_limits<Word>::max(),
+              finite = magnitude & (magnitude < infinity);
+  most = finite > most ? finite : most;
+}
+#else
+template <int Bytes>
+struct MagnitudeLanes {
+  using Word = std::conditional_t<Bytes == 2, std::int16_t, i32>;
+  struct Type {
+    Word lane[64 / Bytes];
+  };
+};
+template <class Lanes, class Word>
+OUTGRAD_HD void include_magnitudes(Lanes& most, const Lanes& codes, Word infinity) {
+  for (int k = 0; k < static_cast<int>(sizeof(Lanes) / sizeof(Word)); ++k) {
+    const Word magnitude = codes.lane[k] & std::numeric_limits<Word>::max();
+    if (magnitude < infinity && magnitude > most.lane[k]) most.lane[k] = magnitude;
+  }
+}
+#endif
+
+// The bits of the largest finite magnitude. Magnitudes of a format are in the order of their bits, so that
+// these are compared as T stores them, and the largest alone is widened.
 template <class T>
 u32 largest_magnitude(const T* x, i64 n) {
-  using Bits = typename Format<T>::Bits;
-  constexpr Bits kMagnitude = static_cast<Bits>(static_cast<Bits>(~Bits{0}) >> 1);
-  constexpr Bits kInfinity = std::is_same_v<T, float>  ? static_cast<Bits>(kInfinityBits)
-                             : std::is_same_v<T, F16> ? Bits{0x7c00}
-                                                      : Bits{0x7f80};
-  constexpr i64 kStep = 64;
-  std::array<Bits, kStep> most{}, some{};
-  const auto include = [&]() __attribute__((always_inline)) {
-    for (std::size_t k = 0; k < kStep; ++k) {
-      const Bits magnitude = some[k] & kMagnitude, finite = magnitude < kInfinity ? magnitude : Bits{0};
-      most[k] = finite > most[k] ? finite : most[k];
-    }
-  };
+  using Lanes = typename MagnitudeLanes<sizeof(T)>::Type;
+  using Word = typename MagnitudeLanes<sizeof(T)>::Word;
+  constexpr Word kInfinity = static_cast<Word>(std::is_same_v<T, float> ? kInfinityBits
+                                               : std::is_same_v<T, F16> ? 0x7c00u
+                                                                        : 0x7f80u);
+  constexpr i64 kStep = sizeof(Lanes) / sizeof(Word);
+  Lanes most{}, some{};
   i64 i = 0;
   for (; n - i >= kStep; i += kStep) {
-    std::memcpy(some.data(), x + i, sizeof some);
-    include();
+    std::memcpy(&some, x + i, sizeof some);
+    include_magnitudes(most, some, kInfinity);
   }
-  some = {};
-  std::memcpy(some.data(), x + i, static_cast<std::size_t>(n - i) * sizeof(T));
-  include();
-  const Bits largest = *std::max_element(most.begin(), most.end());
+  some = Lanes{};
+  if (n > i) std::memcpy(&some, x + i, static_cast<std::size_t>(n - i) * sizeof(T));
+  include_magnitudes(most, some, kInfinity);
+  Word lanes[kStep], largest = 0;
+  std::memcpy(lanes, &most, sizeof lanes);
+  for (const Word one : lanes) largest = one > largest ? one : largest;
   return bits_of(widen(__builtin_bit_cast(T, largest)));
 }
 
@@ -134,11 +181,110 @@ OUTGRAD_HD void encode_tensor_block(const T* x, F8E4M3* codes, E8M0& power, i64 
   for (i64 k = 0; k < count; ++k) codes[k] = block_element(widen(x[k]), power);
 }
 
+template <class F, class T>
+void encode_part_at_scale(const T* x, void* all, void* scales, i64 first, i64 n) {
+  F* const codes = static_cast<F*>(all) + first;
+  const float scale = *static_cast<const float*>(scales);
+  const auto one = [=](i64 i) { codes[i] = narrow_saturated<F>(mul_rn(widen(x[i]), scale)); };
+#ifdef OUTGRAD_AVX2
+  using Isa = TensorIsa;
+  const auto factor = Isa::splat(scale);
+  in_steps<4 * Isa::kLanes>(
+      0, n,
+      [&](i64 i)
+          __attribute__((always_inline)) { return encode_vectors_at_scale<Isa>(x + i, factor, codes + i); },
+      one);
+#else
+  for (i64 i = 0; i < n; ++i) one(i);
+#endif
+}
+
+template <class F, class T>
+void decode_part_at_scale(const void* all, const void* scales, i64 first, T* x, i64 n) {
+  const F* const codes = static_cast<const F*>(all) + first;
+  const float scale = *static_cast<const float*>(scales);
+  const auto one = [=](i64 i) { x[i] = narrow<T>(tensor_value(codes[i], scale)); };
+#ifdef OUTGRAD_AVX2
+  using Isa = TensorIsa;
+  const auto divisor = Isa::splat(scale);
+  in_steps<Isa::kLanes>(
+      0, n,
+      [&](i64 i) __attribute__((always_inline)) {
+        Isa::template store<false>(x + i, Isa::div(Isa::load(codes + i), divisor));
+        return true;
+      },
+      one);
+#else
+  for (i64 i = 0; i < n; ++i) one(i);
+#endif
+}
+
+template <class T>
+void encode_part_in_blocks(const T* x, void* all, void* scales, i64 first, i64 n) {
+  auto* const codes = static_cast<F8E4M3*>(all) + first;
+  auto* const powers = static_cast<E8M0*>(scales) + first / kTensorBlock;
+  i64 i = 0;
+#ifdef OUTGRAD_AVX2
+  using Isa = TensorIsa;
+  constexpr i64 kStep = 4 * Isa::kLanes;
+  for (; n - i >= kStep; i += kStep) {
+    typename Isa::Float y[4];
+    OUTGRAD_UNROLL
+    for (int k = 0; k < 4; ++k) y[k] = Isa::load(x + i + k * Isa::kLanes);
+    if (mxfp8_blocks<Isa, false, LeastPower>(y, codes + i, powers + i / kTensorBlock)) continue;
+    for (i64 k = i; k < i + kStep; k += kTensorBlock)
+      encode_tensor_block(x + k, codes + k, powers[k / kTensorBlock], kTensorBlock);
+  }
+#endif
+  for (; i < n; i += kTensorBlock)
+    encode_tensor_block(x + i, codes + i, powers[i / kTensorBlock], std::min<i64>(kTensorBlock, n - i));
+}
+
+template <class T>
+void decode_part_in_blocks(const void* all, const void* scales, i64 first, T* x, i64 n) {
+  const auto* const codes = static_cast<const F8E4M3*>(all) + first;
+  const auto* const powers = static_cast<const E8M0*>(scales) + first / kTensorBlock;
+  for (i64 i = 0; i < n; i += kTensorBlock) {
+    const E8M0 power = powers[i / kTensorBlock];
+    const auto one = [=](i64 k) { x[k] = narrow<T>(block_value<T>(codes[k], power)); };
+    const i64 last = std::min(n, i + kTensorBlock);
+#ifdef OUTGRAD_AVX2
+    using Isa = TensorIsa;
+    // elsewhere a code may stand for more than T has
+    const bool usual = mul_rn(kLargestOf<F8E4M3>, widen(power)) <= kMostOf<T>;
+    const auto factor = Isa::splat(widen(power));
+    in_steps<Isa::kLanes>(
+        i, last,
+        [&](i64 k) __attribute__((always_inline)) {
+          if (usual) Isa::template store<false>(x + k, Isa::mul(Isa::load(codes + k), factor));
+          return usual;
+        },
+        one);
+#else
+    for (i64 k = i; k < last; ++k) one(k);
+#endif
+  }
+}
+
+// What any number of threads find a larger number in.
+inline void raise_to(std::atomic<u32>& most, u32 found) {
+  u32 known = most.load(std::memory_order_relaxed);
+  while (found > known && !most.compare_exchange_weak(known, found, std::memory_order_relaxed)) continue;
+}
+
 inline void require_scale(const char* kernel, float scale) {
   if (!scale_holds(scale)) refuse(refusal(kernel) + "a scale is positive, finite and normal");
 }
 
 }  // namespace detail
+
+template <class F, class T>
+inline constexpr TensorFormat<T> kTensorAtScale = {
+    [](u32 largest, float least) { return tensor_scale<F>(largest, least); },
+    detail::encode_part_at_scale<F, T>, detail::decode_part_at_scale<F, T>};
+template <class T>
+inline constexpr TensorFormat<T> kTensorInBlocks = {nullptr, detail::encode_part_in_blocks<T>,
+                                                    detail::decode_part_in_blocks<T>};
 
 template <class F, class T>
 float scale_of_tensor(const T* x, i64 n, float least, int threads) {
@@ -147,9 +293,7 @@ float scale_of_tensor(const T* x, i64 n, float least, int threads) {
     detail::refuse(detail::refusal(kName) + "least must lie in [2^-100, 2^127]");
   std::atomic<u32> all = 0;
   detail::over_tensor(kName, n, threads, [x, &all](i64 begin, i64 end) {
-    const u32 found = detail::largest_magnitude(x + begin, end - begin);
-    u32 most = all.load(std::memory_order_relaxed);
-    while (found > most && !all.compare_exchange_weak(most, found, std::memory_order_relaxed)) continue;
+    detail::raise_to(all, detail::largest_magnitude(x + begin, end - begin));
   });
   const DefaultFloatEnvironment environment;
   return tensor_scale<F>(all.load(std::memory_order_relaxed), least);
@@ -160,19 +304,8 @@ void encode_tensor(const T* x, F* codes, i64 n, float scale, int threads) {
   constexpr const char* kName = "encode_tensor";
   detail::require_scale(kName, scale);
   detail::over_tensor(kName, n, threads, [=](i64 begin, i64 end) {
-    const auto one = [=](i64 i) { codes[i] = narrow_saturated<F>(mul_rn(widen(x[i]), scale)); };
-#ifdef OUTGRAD_AVX2
-    using Isa = detail::TensorIsa;
-    const auto factor = Isa::splat(scale);
-    detail::in_steps<4 * Isa::kLanes>(
-        begin, end,
-        [&](i64 i) __attribute__((always_inline)) {
-          return detail::encode_vectors_at_scale<Isa>(x + i, factor, codes + i);
-        },
-        one);
-#else
-    for (i64 i = begin; i < end; ++i) one(i);
-#endif
+    float own = scale;
+    detail::encode_part_at_scale<F>(x + begin, codes, &own, begin, end - begin);
   });
 }
 
@@ -181,69 +314,21 @@ void decode_tensor(const F* codes, float scale, T* x, i64 n, int threads) {
   constexpr const char* kName = "decode_tensor";
   detail::require_scale(kName, scale);
   detail::over_tensor(kName, n, threads, [=](i64 begin, i64 end) {
-    const auto one = [=](i64 i) { x[i] = narrow<T>(tensor_value(codes[i], scale)); };
-#ifdef OUTGRAD_AVX2
-    using Isa = detail::TensorIsa;
-    const auto divisor = Isa::splat(scale);
-    detail::in_steps<Isa::kLanes>(
-        begin, end,
-        [&](i64 i) __attribute__((always_inline)) {
-          Isa::template store<false>(x + i, Isa::div(Isa::load(codes + i), divisor));
-          return true;
-        },
-        one);
-#else
-    for (i64 i = begin; i < end; ++i) one(i);
-#endif
+    detail::decode_part_at_scale<F>(codes, &scale, begin, x + begin, end - begin);
   });
 }
 
 template <class T>
 void encode_tensor_blocks(const T* x, F8E4M3* codes, E8M0* scales, i64 n, int threads) {
-  using namespace detail;
-  over_tensor("encode_tensor_blocks", n, threads, [=](i64 begin, i64 end) {
-    i64 i = begin;
-#ifdef OUTGRAD_AVX2
-    using Isa = TensorIsa;
-    constexpr i64 kStep = 4 * Isa::kLanes;
-    for (; end - i >= kStep; i += kStep) {
-      typename Isa::Float y[4];
-      OUTGRAD_UNROLL
-      for (int k = 0; k < 4; ++k) y[k] = Isa::load(x + i + k * Isa::kLanes);
-      if (mxfp8_blocks<Isa, false, LeastPower>(y, codes + i, scales + i / kTensorBlock)) continue;
-      for (i64 k = i; k < i + kStep; k += kTensorBlock)
-        encode_tensor_block(x + k, codes + k, scales[k / kTensorBlock], kTensorBlock);
-    }
-#endif
-    for (; i < end; i += kTensorBlock)
-      encode_tensor_block(x + i, codes + i, scales[i / kTensorBlock], std::min<i64>(kTensorBlock, end - i));
+  detail::over_tensor("encode_tensor_blocks", n, threads, [=](i64 begin, i64 end) {
+    detail::encode_part_in_blocks(x + begin, codes, scales, begin, end - begin);
   });
 }
 
 template <class T>
 void decode_tensor_blocks(const F8E4M3* codes, const E8M0* scales, T* x, i64 n, int threads) {
-  using namespace detail;
-  over_tensor("decode_tensor_blocks", n, threads, [=](i64 begin, i64 end) {
-    for (i64 i = begin; i < end; i += kTensorBlock) {
-      const E8M0 power = scales[i / kTensorBlock];
-      const auto one = [=](i64 k) { x[k] = narrow<T>(block_value<T>(codes[k], power)); };
-      const i64 last = std::min(end, i + kTensorBlock);
-#ifdef OUTGRAD_AVX2
-      using Isa = TensorIsa;
-      // elsewhere a code may stand for more than T has
-      const bool usual = mul_rn(kLargestOf<F8E4M3>, widen(power)) <= kMostOf<T>;
-      const auto factor = Isa::splat(widen(power));
-      in_steps<Isa::kLanes>(
-          i, last,
-          [&](i64 k) __attribute__((always_inline)) {
-            if (usual) Isa::template store<false>(x + k, Isa::mul(Isa::load(codes + k), factor));
-            return usual;
-          },
-          one);
-#else
-      for (i64 k = i; k < last; ++k) one(k);
-#endif
-    }
+  detail::over_tensor("decode_tensor_blocks", n, threads, [=](i64 begin, i64 end) {
+    detail::decode_part_in_blocks(codes, scales, begin, x + begin, end - begin);
   });
 }
 

@@ -775,18 +775,36 @@ GatedHalves halves_of(const outgrad_call& of) {
 }
 
 // parameters: the kernel's pointers.
-void launch_gated(const At& at, DeviceKernel kernel, const outgrad_call& of, bool wide,
-                  const std::vector<void*>& parameters) {
+const Kernel& gated_kernel(const At& at, DeviceKernel kernel, const outgrad_call& of, bool wide,
+                           const char* kept = "") {
   const char *const type = type_of(of.format), *const gate = kernels::kActivationNames[of.activation];
   const GpuSchedule schedule = kernels::cuda::GatedSchedule::kSchedule;
-  const Kernel& code = at.gpu
-                           .kernels_of(key_of(gate, schedule, kernel, of.format, wide), schedule.threads,
-                                       [&] { return jit::gated_source(kernel, gate, type, wide); })
-                           .at(kernel);
-  at.launch(
-      code,
-      kernels::cuda::gated_plan(kernel, schedule, of.rows, of.n, wide, limits_with(at.gpu, code)).launch[0],
-      parameters);
+  return at.gpu
+      .kernels_of(key_of(std::string(gate) + '\0' + kept, schedule, kernel, of.format, wide),
+                  schedule.threads, [&] { return jit::gated_source(kernel, gate, type, wide, kept); })
+      .at(kernel);
+}
+void launch_gated(const At& at, DeviceKernel kernel, const outgrad_call& of, bool wide,
+                  const std::vector<void*>& parameters, const char* kept = "") {
+  const Kernel& code = gated_kernel(at, kernel, of, wide, kept);
+  at.launch(code,
+            kernels::cuda::gated_plan(kernel, kernels::cuda::GatedSchedule::kSchedule, of.rows, of.n, wide,
+                                      limits_with(at.gpu, code))
+                .launch[0],
+            parameters);
+}
+
+// How the pair's kernels know its store.
+const char* kept_by(const outgrad_call& of) {
+  return of.store == OUTGRAD_STORE_E4M3   ? "cuda::AtScale<F8E4M3>"
+         : of.store == OUTGRAD_STORE_E5M2 ? "cuda::AtScale<F8E5M2>"
+                                          : "cuda::InBlocks";
+}
+bool codes_are_wide(const GatedIn8Bits& of) {
+  return of.n % (of.store == OUTGRAD_STORE_MXFP8 ? kernels::Format<kernels::MxFp8>::kBlock
+                                                 : kernels::cuda::kOctet) ==
+             0 &&
+         is_aligned(of.kept.codes_of_a) && is_aligned(of.kept.codes_of_b);
 }
 
 void require_gate(const outgrad_call& of, const char* kernel, bool of_product = false) {
@@ -821,6 +839,40 @@ void Cuda::gated_backward(outgrad_call of) const {
   launch_gated(
       At(on_), DeviceKernel::gated_backward, of, wide,
       {&of.dy, &halves.a, &halves.b, &of.rows, &of.n, &halves.stride, &halves.da, &halves.db, &of.y});
+}
+
+std::size_t Cuda::gated_forward_8bit_workspace_bytes() {
+  return 2 * kernels::cuda::kMostMaxima * sizeof(kernels::u32);
+}
+
+void Cuda::gated_forward_8bit(GatedIn8Bits of) const {
+  require_gate(of, "gated_forward_8bit");
+  if (of.rows == 0) return;
+  const At at(on_);
+  GatedHalves halves = halves_of(of);
+  const bool wide = codes_are_wide(of) && is_aligned(halves.a) && is_aligned(halves.b) && is_aligned(of.y);
+  kernels::cuda::Maxima maxima{static_cast<const kernels::u32*>(of.workspace), 0};
+  if (of.store != OUTGRAD_STORE_MXFP8) {
+    const Kernel& code = gated_kernel(at, DeviceKernel::gated_maxima, of, wide);
+    const PlannedLaunch planned = kernels::cuda::gated_maxima_launch(
+        kernels::cuda::GatedSchedule::kSchedule, of.rows, of.n, wide, limits_with(at.gpu, code));
+    maxima.count = planned.blocks;
+    at.launch(code, planned, {&halves.a, &halves.b, &of.rows, &of.n, &halves.stride, &of.workspace});
+  }
+  launch_gated(at, DeviceKernel::gated_forward_8bit, of, wide,
+               {&halves.a, &halves.b, &of.rows, &of.n, &halves.stride, &of.y, &maxima, &of.kept},
+               kept_by(of));
+}
+
+void Cuda::gated_backward_8bit(GatedIn8Bits of) const {
+  require_gate(of, "gated_backward_8bit");
+  if (of.rows == 0) return;
+  GatedHalves halves = halves_of(of);
+  const bool wide = codes_are_wide(of) && is_aligned(of.dy) && is_aligned(halves.da) &&
+                    is_aligned(halves.db) && is_aligned(of.y);
+  launch_gated(At(on_), DeviceKernel::gated_backward_8bit, of, wide,
+               {&of.dy, &of.kept, &of.rows, &of.n, &halves.stride, &halves.da, &halves.db, &of.y},
+               kept_by(of));
 }
 
 void Cuda::product_forward(outgrad_call of) const {
@@ -869,10 +921,10 @@ namespace {
 
 Elementwise tensor_kernel(DeviceKernel kernel, const TensorOf& of) {
   // the maxima are the same for either format
-  const char* const stored = kernel == DeviceKernel::tensor_maxima  ? ""
-                             : of.store == OUTGRAD_STORE_E4M3 ? kernels::Format<kernels::F8E4M3>::kType
-                             : of.store == OUTGRAD_STORE_E5M2 ? kernels::Format<kernels::F8E5M2>::kType
-                                                              : "";
+  const char* const stored = kernel == DeviceKernel::tensor_maxima ? ""
+                             : of.store == OUTGRAD_STORE_E4M3      ? kernels::Format<kernels::F8E4M3>::kType
+                             : of.store == OUTGRAD_STORE_E5M2      ? kernels::Format<kernels::F8E5M2>::kType
+                                                                   : "";
   return {.kernel = kernel,
           .format = of.format,
           .schedule = forward_schedule(kernels::DefaultGpuSchedule::kSchedule, of.format),
@@ -881,7 +933,9 @@ Elementwise tensor_kernel(DeviceKernel kernel, const TensorOf& of) {
 
 }  // namespace
 
-std::size_t Cuda::encode_tensor_workspace_bytes() { return kernels::cuda::kMostMaxima * sizeof(kernels::u32); }
+std::size_t Cuda::encode_tensor_workspace_bytes() {
+  return kernels::cuda::kMostMaxima * sizeof(kernels::u32);
+}
 
 void Cuda::encode_tensor(TensorOf of) const {
   if (of.store == OUTGRAD_STORE_MXFP8)
@@ -890,24 +944,24 @@ void Cuda::encode_tensor(TensorOf of) const {
   const At at(on_);
   const Elementwise encode = tensor_kernel(DeviceKernel::encode_tensor, of);
   const Kernel& code = kernel_of(at.gpu, encode);
-  const LaunchPlan plan = kernels::cuda::encode_tensor_plan(
-      encode.schedule, of.n, limits_with(at.gpu, code), of.codes == nullptr);
-  i64 maxima = 0, encoded = of.codes != nullptr ? of.n : 0;
+  const LaunchPlan plan = kernels::cuda::encode_tensor_plan(encode.schedule, of.n, limits_with(at.gpu, code),
+                                                            of.codes == nullptr);
+  kernels::cuda::Maxima maxima{static_cast<const kernels::u32*>(of.workspace), 0};
+  i64 encoded = of.codes != nullptr ? of.n : 0;
   if (of.n > 0) {
-    maxima = plan.launch[0].blocks;
+    maxima.count = plan.launch[0].blocks;
     at.launch(kernel_of(at.gpu, tensor_kernel(DeviceKernel::tensor_maxima, of)), plan.launch[0],
               {&of.x, &of.workspace, &of.n});
   }
   at.launch(code, plan.launch[plan.launches - 1],
-            {&of.x, &of.workspace, &maxima, &of.least, &of.codes, &of.scales, &encoded});
+            {&of.x, &maxima, &of.least, &of.codes, &of.scales, &encoded});
 }
 
 void Cuda::decode_tensor(TensorOf of) const {
   const bool blocks = of.store == OUTGRAD_STORE_MXFP8;
-  launch_over(
-      on_,
-      tensor_kernel(blocks ? DeviceKernel::decode_tensor_blocks : DeviceKernel::decode_tensor, of), of,
-      {&of.codes, &of.scales, &of.y, &of.n});
+  launch_over(on_,
+              tensor_kernel(blocks ? DeviceKernel::decode_tensor_blocks : DeviceKernel::decode_tensor, of),
+              of, {&of.codes, &of.scales, &of.y, &of.n});
 }
 
 // ---- Bias + GELU --------------------------------------------------------------------------------

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/c/outgrad.h"
+#include "kernels/c/table.h"
 #include "kernels/formats.h"
 
 namespace outgrad::torch_operators {
@@ -62,11 +63,17 @@ struct BiasOf : outgrad_call {
   Parameters own = {};
 };
 
-// Any tensor in 8 bits (kernels/tensor_codes.h), by the call's store: E4M3 or E5M2, whose scale is in `scales`, or
-// MXFP8, which has a byte there for each block. y is where what codes stand for goes, in the call's format.
-// least: what the largest magnitude of a tensor counts as at least.
+// Any tensor in 8 bits (kernels/tensor_codes.h), by the call's store: E4M3 or E5M2, whose scale is in
+// `scales`, or MXFP8, which has a byte there for each block. y is where what codes stand for goes, in the
+// call's format. least: what the largest magnitude of a tensor counts as at least.
 struct TensorOf : outgrad_call {
   float least = 0;
+};
+
+// A gated pair that keeps a and b so, each with a scale of its own. Its backward has neither; without db,
+// they are packed.
+struct GatedIn8Bits : outgrad_call {
+  c::GatedCodes kept = {};
 };
 
 // The calls of kernels/c/outgrad.h with these names, for arrays on the device. They enqueue work, allocate
@@ -95,6 +102,10 @@ class Cuda {
   void gated_backward(outgrad_call of) const;
   void product_forward(outgrad_call of) const;
   void product_backward(outgrad_call of) const;
+  // The workspace is for a store at one scale.
+  static std::size_t gated_forward_8bit_workspace_bytes();
+  void gated_forward_8bit(GatedIn8Bits of) const;
+  void gated_backward_8bit(GatedIn8Bits of) const;
 
   void bias_gelu_forward(const BiasOf& of) const;
   std::size_t bias_workspace_bytes(const outgrad_call& of) const;

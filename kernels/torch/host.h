@@ -30,6 +30,13 @@ class Host {
   void gated_backward(const outgrad_call& of) const { succeed(outgrad_gated_backward(&of)); }
   void product_forward(const outgrad_call& of) const { succeed(outgrad_product_forward(&of)); }
   void product_backward(const outgrad_call& of) const { succeed(outgrad_product_backward(&of)); }
+  static std::size_t gated_forward_8bit_workspace_bytes() { return 0; }
+  void gated_forward_8bit(const GatedIn8Bits& of) const {
+    c::chosen_kernels(of.format).gated_forward_8bit[of.activation](of, of.kept);
+  }
+  void gated_backward_8bit(const GatedIn8Bits& of) const {
+    c::chosen_kernels(of.format).gated_backward_8bit[of.activation](of, of.kept);
+  }
 
   void bias_gelu_forward(const BiasOf& of) const {
     const InFp32 bias(of.own.bias, of.own.format, of.n);

@@ -33,6 +33,7 @@
 #include "kernels/activations.h"
 #include "kernels/c/outgrad.h"
 #include "kernels/catalogue/stores.h"
+#include "kernels/gate.h"
 #include "kernels/tensor_codes.h"
 #include "kernels/torch/cuda.h"
 #include "kernels/torch/host.h"
@@ -443,6 +444,9 @@ inline void keep_in_8_bits(NormOf& of, i64 store) {
 struct ScalesOfTensor {
   ScalarType type;
   i64 count;
+
+  bool is_one() const { return type == ScalarType::Float; }  // of the tensor
+  Tensor made(const Call& call) const { return is_one() ? call.floats_of({count}) : call.octets_of(count); }
 };
 inline ScalesOfTensor scales_of_tensor(const TensorOf& of) {
   if (of.store == OUTGRAD_STORE_E4M3 || of.store == OUTGRAD_STORE_E5M2) return {ScalarType::Float, 1};
@@ -450,6 +454,18 @@ inline ScalesOfTensor scales_of_tensor(const TensorOf& of) {
   return {ScalarType::Byte, kernels::scales_of<kernels::MxFp8>(of.n)};
 }
 
+// Says that a pair keeps a and b so.
+inline ScalesOfTensor keep_pair(GatedIn8Bits& of, i64 store, bool packed) {
+  constexpr i64 kBlock = kernels::Format<kernels::MxFp8>::kBlock;
+  require(kernels::is_gate(of.activation), "activation ", of.activation, " is no gate");
+  TensorOf tensor{};
+  tensor.n = of.rows * of.n;
+  tensor.store = of.store = int_of(store);
+  const ScalesOfTensor scales = scales_of_tensor(tensor);
+  require(scales.is_one() || !packed || of.n % kBlock == 0, "packed rows of ", of.n, " are no blocks of ",
+          kBlock);
+  return scales;
+}
 // A tensor's codes, which have no elements if they are not wanted, and its scales.
 template <class Backend>
 std::tuple<Tensor, Tensor> encoded_tensor(const Tensor& x, i64 store, double least, bool with_codes) {
@@ -457,13 +473,12 @@ std::tuple<Tensor, Tensor> encoded_tensor(const Tensor& x, i64 store, double lea
   TensorOf of{over_elements(x)};
   of.store = int_of(store);
   of.least = static_cast<float>(least);
-  const auto [type, count] = scales_of_tensor(of);
-  const bool at_one_scale = type == ScalarType::Float;
+  const ScalesOfTensor of_scales = scales_of_tensor(of);
+  const bool at_one_scale = of_scales.is_one();
   require(!at_one_scale || (kernels::kLeastOfTensors <= of.least && of.least <= kernels::kMostOfTensors),
           "least must lie in [2^-100, 2^127]");
   require(at_one_scale || with_codes, "a tensor in mxfp8 has no scale of its own");
-  const Tensor codes = call.octets_of(with_codes ? of.n : 0),
-               scales = at_one_scale ? call.floats_of({count}) : call.octets_of(count);
+  const Tensor codes = call.octets_of(with_codes ? of.n : 0), scales = of_scales.made(call);
   of.x = call.data(x);
   of.scales = into(scales);
   if (codes.numel() > 0) of.codes = into(codes);
@@ -651,6 +666,57 @@ void gated_operators(Each&& each) {
         if (b) of.db = into(db);
         if (with_y) of.y = into(y);
         if (a.numel() > 0) call.run.gated_backward(of);
+        return std::tuple(da, db, y);
+      });
+  // a and b are kept in 8 bits, too; store is a value of outgrad_store. In mxfp8, packed rows are whole
+  // blocks.
+  each(
+      "gated_forward_8bit(Tensor a, Tensor? b, int activation, int store) -> (Tensor, Tensor, Tensor, "
+      "Tensor, "
+      "Tensor)",
+      "gated(a, b), *gated_codes(a, b, store), *gated_codes(a, b, store)",
+      [](const Tensor& a, const OptionalTensor& b, i64 activation, i64 store) {
+        const On<Backend> call(a);
+        GatedIn8Bits of{gated_of(call, a, b, activation)};
+        const ScalesOfTensor scales = keep_pair(of, store, !b);
+        const Tensor y = b ? call.made_like(a) : call.made_like(a, of.n),
+                     codes_of_a = call.octets_of(y.numel()), scales_of_a = scales.made(call),
+                     codes_of_b = call.octets_of(y.numel()), scales_of_b = scales.made(call);
+        of.y = into(y);
+        of.kept = {into(codes_of_a), into(scales_of_a), into(codes_of_b), into(scales_of_b)};
+        of.workspace_bytes = scales.is_one() ? Backend::gated_forward_8bit_workspace_bytes() : 0;
+        const OptionalTensor workspace = call.workspace_of(of.workspace_bytes);
+        of.workspace = into(workspace);
+        if (a.numel() > 0) call.run.gated_forward_8bit(of);
+        return std::tuple(y, codes_of_a, scales_of_a, codes_of_b, scales_of_b);
+      });
+  each(
+      "gated_backward_8bit(Tensor dy, Tensor codes_of_a, Tensor scales_of_a, Tensor codes_of_b, Tensor "
+      "scales_of_b, int activation, int store, bool packed, bool with_y) -> (Tensor, Tensor, Tensor)",
+      "doubled(dy) if packed else same(dy), none(dy) if packed else same(dy), same(dy) if with_y else "
+      "none(dy)",
+      [](const Tensor& dy, const Tensor& codes_of_a, const Tensor& scales_of_a, const Tensor& codes_of_b,
+         const Tensor& scales_of_b, i64 activation, i64 store, bool packed, bool with_y) {
+        const On<Backend> call(dy);
+        GatedIn8Bits of{over_rows(dy, std::max<i64>(packed ? dy.sizes().back() : dy.numel(), 1))};
+        of.activation = int_of(activation);
+        const ScalesOfTensor scales = keep_pair(of, store, packed);
+        const auto array = [&](const Tensor& tensor, ScalarType type, i64 count, const char* name) {
+          require_elements(tensor, type, count, name);
+          return call.data(tensor);
+        };
+        of.kept = {array(codes_of_a, ScalarType::Byte, dy.numel(), "codes_of_a"),
+                   array(scales_of_a, scales.type, scales.count, "scales_of_a"),
+                   array(codes_of_b, ScalarType::Byte, dy.numel(), "codes_of_b"),
+                   array(scales_of_b, scales.type, scales.count, "scales_of_b")};
+        const Tensor da = packed ? call.made_like(dy, 2 * dy.sizes().back()) : call.made_like(dy),
+                     db = packed ? call.none_like(dy) : call.made_like(dy),
+                     y = with_y ? call.made_like(dy) : call.none_like(dy);
+        of.dy = call.data(dy);
+        of.dx = into(da);
+        if (!packed) of.db = into(db);
+        if (with_y) of.y = into(y);
+        if (dy.numel() > 0) call.run.gated_backward_8bit(of);
         return std::tuple(da, db, y);
       });
   each("product_forward(Tensor a, Tensor? b, int activation) -> (Tensor, Tensor, Tensor)",
@@ -865,8 +931,7 @@ void operators_of_tensors_in_8_bits(Each&& each) {
          return encoded_tensor<Backend>(x, store, least, true);
        });
   each("decode_tensor(Tensor codes, Tensor scales, int store, int format) -> Tensor",
-       "reals_like(codes, format)",
-       [](const Tensor& codes, const Tensor& scales, i64 store, i64 format) {
+       "reals_like(codes, format)", [](const Tensor& codes, const Tensor& scales, i64 store, i64 format) {
          const On<Backend> call(codes);
          require(format >= OUTGRAD_F32 && format <= OUTGRAD_BF16, "format ", format, " is unknown");
          TensorOf of{};

@@ -231,6 +231,7 @@ KINDS = {
     "gated silu": pair("silu", F.silu),
     "gated silu, output": pair("silu", F.silu, "output"),
     "gated silu, e4m3": pair("silu", F.silu, "e4m3"),
+    "gated silu, mxfp8": pair("silu", F.silu, "mxfp8"),
     "gated gelu_tanh": pair("gelu_tanh", lambda a: F.gelu(a, approximate="tanh")),
 }
 # Measured on few elements, where what stands around the operators takes the time.

@@ -222,6 +222,98 @@ TYPED_TEST(GatedLoops, EveryGateIsTheDefinition) {
   expect(gates::GeluTanh{}), expect(gates::Sigmoid{}), expect(gates::Gelu{});
 }
 
+// --- From codes of 8 bits ------------------------------------------------------------------------
+
+// What is kept of [rows, n], dense.
+template <class T>
+struct Kept {
+  std::vector<u8> codes[2], blocks[2];
+  float scales[2] = {};
+
+  explicit Kept(i64 elements) {
+    for (int k = 0; k < 2; ++k)
+      codes[k].resize(static_cast<size_t>(elements)),
+          blocks[k].resize(static_cast<size_t>((elements + 31) / 32));
+  }
+  GatedCodes<T> as(const TensorFormat<T>& format) {
+    const auto scale = [&](int k) -> void* {
+      return format.scale != nullptr ? static_cast<void*>(&scales[k]) : blocks[k].data();
+    };
+    return {&format, codes[0].data(), scale(0), codes[1].data(), scale(1)};
+  }
+};
+
+template <class T>
+std::vector<T> dense_of(const std::vector<T>& all, const GatedShape& shape) {
+  std::vector<T> result;
+  for (i64 row = 0; row < shape.rows; ++row)
+    for (i64 j = 0; j < shape.n; ++j) result.push_back(all[static_cast<size_t>(row * shape.stride + j)]);
+  return result;
+}
+
+// The forward's y and the codes are those of the loops by themselves, and the backward's results those of
+// what the codes stand for.
+template <class Gate, class T, CpuSchedule S>
+void expect_from_codes(const TensorFormat<T>& format, i64 rows, i64 n, i64 stride) {
+  if constexpr (S.vector_bits <= kBestVectorBits) {
+    SCOPED_TRACE(std::string(Gate::kActivation) + " [" + std::to_string(rows) + ", " + std::to_string(n) +
+                 "] of rows of " + std::to_string(stride) + ", vectors of " + std::to_string(S.vector_bits));
+    const Pair<T> given = random_pair<T>(rows, n, stride);
+    const GatedShape shape{rows, n, stride}, dense{rows, n, n};
+    Pair<T> found = given, expected = given, read = given;
+    Kept<T> kept(rows * n), by_themselves(rows * n);
+    const GatedCodes<T> to = kept.as(format), own = by_themselves.as(format);
+    gated_forward<Gate, T, S>(given.a.data(), given.b.data(), shape, expected.y.data());
+    gated_forward<Gate, T, S>(given.a.data(), given.b.data(), shape, found.y.data(), &to);
+    EXPECT_EQ(patterns::first_difference(found.y, expected.y), -1);
+
+    for (const bool second : {false, true}) {
+      const std::vector<T> all = dense_of(second ? given.b : given.a, shape);
+      void *const codes = second ? own.codes_of_b : own.codes_of_a, *const scales = second ? own.scales_of_b
+                                                                                           : own.scales_of_a;
+      if (format.scale != nullptr)
+        *static_cast<float*>(scales) =
+            format.scale(detail::largest_magnitude(all.data(), rows * n), kLeastOfTensors);
+      format.encode(all.data(), codes, scales, 0, rows * n);
+      std::vector<T>& decoded = second ? read.b : read.a;
+      decoded.resize(all.size());
+      format.decode(codes, scales, 0, decoded.data(), rows * n);
+      EXPECT_EQ(kept.codes[second], by_themselves.codes[second]);
+      EXPECT_EQ(kept.blocks[second], by_themselves.blocks[second]);
+      EXPECT_EQ(kept.scales[second], by_themselves.scales[second]);
+    }
+
+    gated_backward<Gate, T, S>(given.dy.data(), read.a.data(), read.b.data(), dense, expected.da.data(),
+                               expected.db.data(), expected.y.data());
+    gated_backward<Gate, T, S>(given.dy.data(), nullptr, nullptr, shape, found.da.data(), found.db.data(),
+                               found.y.data(), &to);
+    EXPECT_EQ(patterns::first_difference(dense_of(found.da, shape), dense_of(expected.da, dense)), -1);
+    EXPECT_EQ(patterns::first_difference(dense_of(found.db, shape), dense_of(expected.db, dense)), -1);
+    EXPECT_EQ(patterns::first_difference(found.y, expected.y), -1);
+  }
+}
+
+TYPED_TEST(GatedLoops, FromCodesAreThoseOfWhatTheyStandFor) {
+  using T = TypeParam;
+  const auto expect = []<class Gate>(Gate, i64 rows, i64 n, i64 stride) {
+    for (const TensorFormat<T>* format :
+         {&kTensorAtScale<F8E4M3, T>, &kTensorAtScale<F8E5M2, T>, &kTensorInBlocks<T>}) {
+      if (format->scale == nullptr && stride != n && n % 32 != 0) continue;
+      expect_from_codes<Gate, T, CpuSchedule{}>(*format, rows, n, stride);
+      expect_from_codes<Gate, T, kSmallBlocks>(*format, rows, n, stride);
+      expect_from_codes<Gate, T, kWide>(*format, rows, n, stride);
+    }
+  };
+  for (const i64 n : {1, 31, 32, 100, 1024, 1056, 5000}) {
+    expect(gates::Silu{}, 1, n, n);
+    expect(gates::Silu{}, 3, n, n);
+    expect(gates::Silu{}, 3, n, 2 * n);
+  }
+  expect(gates::Silu{}, 0, 64, 64);
+  expect(gates::GeluTanh{}, 5, 352, 704), expect(gates::Sigmoid{}, 5, 352, 704);
+  expect(gates::Gelu{}, 5, 352, 704), expect(gates::Gelu{}, 70, 1024, 2048);
+}
+
 // Past the cache: what is larger than that, and aligned.
 TYPED_TEST(GatedLoops, LargeArraysAreTheDefinition) {
   using T = TypeParam;

@@ -1,5 +1,5 @@
-// The CUDA kernels of any tensor in 8 bits, run thread by thread on the host (tests/kernels/gpu_stand_in/), give
-// the host kernels' bits.
+// The CUDA kernels of any tensor in 8 bits, run thread by thread on the host (tests/kernels/gpu_stand_in/),
+// give the host kernels' bits.
 #include "kernels/cuda/tensor_codes.cuh"
 
 #include <gtest/gtest.h>
@@ -62,14 +62,14 @@ void expect_at_one_scale(const std::vector<T>& x, float least, const Layout& lay
                                                             device.maxima.get(), nullptr)));
   expect_equal("scale", device.scale, std::vector{scale});
   *device.scale.get() = 0;
-  expect_success((cuda::launch_encode_tensor<F, T, Schedule>(device.x.get(), n, least,
-                                                             device.template codes_as<F>(),
-                                                             device.scale.get(), device.maxima.get(), nullptr)));
+  expect_success(
+      (cuda::launch_encode_tensor<F, T, Schedule>(device.x.get(), n, least, device.template codes_as<F>(),
+                                                  device.scale.get(), device.maxima.get(), nullptr)));
   expect_equal("scale", device.scale, std::vector{scale});
   expect_equal("codes", device.codes, codes);
   next_order();
-  expect_success((cuda::launch_decode_tensor<F, T, Schedule>(device.template codes_as<F>(), device.scale.get(),
-                                                             device.back.get(), n, nullptr)));
+  expect_success((cuda::launch_decode_tensor<F, T, Schedule>(
+      device.template codes_as<F>(), device.scale.get(), device.back.get(), n, nullptr)));
   expect_equal("back", device.back, back);
 }
 
@@ -118,8 +118,8 @@ TYPED_TEST(StandInTensorCodes, EveryLengthAndLayoutIsTheHosts) {
   }
 }
 
-// Shuffled, so that the elements of a block are not alike, and at scales that take a division for each element,
-// too: of tensors that are as large and as small as can be.
+// Shuffled, so that the elements of a block are not alike, and at scales that take a division for each
+// element, too: of tensors that are as large and as small as can be.
 TYPED_TEST(StandInTensorCodes, EveryPatternIsTheHosts) {
   using T = TypeParam;
   std::vector<T> x = patterns::all<T>(5);
@@ -127,7 +127,8 @@ TYPED_TEST(StandInTensorCodes, EveryPatternIsTheHosts) {
   for (std::size_t i = 0; i < x.size(); ++i) std::swap(x[i], x[i + random.next() % (x.size() - i)]);
   expect_all<T>(x, kLayouts[0]);
   std::vector<T> small(x.begin(), x.begin() + 5000);
-  for (T& value : small) value = narrow<T>(std::isfinite(widen(value)) ? widen(value) * 0x1p-120f : widen(value));
+  for (T& value : small)
+    value = narrow<T>(std::isfinite(widen(value)) ? widen(value) * 0x1p-120f : widen(value));
   expect_at_one_scale<F8E4M3, T, DefaultGpuSchedule>(small, kLeastOfTensors, kLayouts[0]);
   expect_at_one_scale<F8E5M2, T, DefaultGpuSchedule>(small, kLeastOfTensors, kLayouts[0]);
 }
@@ -180,8 +181,9 @@ TEST(StandInTensorCodesArguments, WhatBreaksTheContractLaunchesNothing) {
             cudaErrorInvalidValue);
   EXPECT_EQ(cuda::launch_decode_tensor<F8E4M3>(codes.get(), nullptr, x.get(), 100, nullptr),
             cudaErrorInvalidValue);
-  EXPECT_EQ(cuda::launch_encode_tensor_blocks(x.get(), codes.get(), static_cast<E8M0*>(nullptr), 100, nullptr),
-            cudaErrorInvalidValue);
+  EXPECT_EQ(
+      cuda::launch_encode_tensor_blocks(x.get(), codes.get(), static_cast<E8M0*>(nullptr), 100, nullptr),
+      cudaErrorInvalidValue);
   EXPECT_EQ(cuda::launch_decode_tensor_blocks(codes.get(), blocks.get(), x.get(), -1, nullptr),
             cudaErrorInvalidValue);
   EXPECT_EQ(launches(), before);

@@ -11,7 +11,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/divisor.h"
 #include "tests/kernels/patterns.h"
 #include "tests/kernels/tested_formats.h"
 #include "tests/refusal.h"
@@ -90,7 +89,8 @@ void expect_at_one_scale(const std::vector<T>& x, float least) {
   for (std::size_t i = 0; i < x.size(); ++i) {
     const float product = mul_rn(widen(x[i]), scale);
     ASSERT_EQ(codes[i].bits, nearest_code<F>(static_cast<double>(product))) << i << ": " << widen(x[i]);
-    const float stands = static_cast<float>(static_cast<double>(widen(codes[i])) / static_cast<double>(scale));
+    const float stands =
+        static_cast<float>(static_cast<double>(widen(codes[i])) / static_cast<double>(scale));
     ASSERT_EQ(canonical_bits(back[i]), canonical_bits(narrow<T>(stands))) << i << ": " << widen(x[i]);
   }
 }
@@ -130,7 +130,8 @@ TYPED_TEST(TensorCodes, LengthsAndMagnitudes) {
   using T = TypeParam;
   u32 seed = 0;
   for (const i64 n : kLengths) {
-    for (const int top : std::is_same_v<T, F16> ? std::vector{-20, -3, 16} : std::vector{-140, -120, -3, 100, 128}) {
+    for (const int top :
+         std::is_same_v<T, F16> ? std::vector{-20, -3, 16} : std::vector{-140, -120, -3, 100, 128}) {
       SCOPED_TRACE("n = " + std::to_string(n) + ", up to 2^" + std::to_string(top));
       const std::vector<T> x = mixed<T>(n, ++seed, top);
       expect_at_one_scale<F8E4M3>(x, kLeastOfTensors);
@@ -177,7 +178,8 @@ TEST(TensorCodesOfF32, EveryCodeAndItsNeighbours) {
       const float value = widen(F{static_cast<u8>(code)});
       const float next = widen(F{static_cast<u8>((code & 0x80u) | std::min(0x7eu, (code & 0x7fu) + 1))});
       for (const float of : {value, value / 2 + next / 2})
-        for (const float near : {std::nextafter(of, 0.0f), of, std::nextafter(of, of < 0 ? -INFINITY : INFINITY)})
+        for (const float near :
+             {std::nextafter(of, 0.0f), of, std::nextafter(of, of < 0 ? -INFINITY : INFINITY)})
           x.push_back(near);
     }
   };
@@ -193,24 +195,27 @@ TEST(TensorCodesOfF32, EveryCodeAndItsNeighbours) {
   expect(F8E5M2{});
 }
 
-// Every significand that a scale can have, with every one that a code can have: a quotient's bits do not depend
-// on the powers of two, so this is all there is but for the ends of the range, which the last loop tries.
-TEST(Divisor, IsTheQuotientOfEveryCodeAndSignificand) {
-  std::vector<float> significands;
-  for (int eighths = 8; eighths < 16; ++eighths) significands.push_back(static_cast<float>(eighths) / 8);
+// Every significand that a scale can have, with every one that a code can have: a quotient's bits do not
+// depend on the powers of two, so this is all there is but for the ends of the range, which the last loop
+// tries.
+TEST(CodeDivisor, GivesTheQuotientOfEveryCodeAndSignificand) {
+  std::vector<float> all = {0.0f, -0.0f};
+  for (int eighths = 8; eighths < 16; ++eighths)
+    for (const float v : {static_cast<float>(eighths) / 8, -static_cast<float>(eighths) / 8})
+      all.push_back(v);
   for (u32 significand = 0; significand < 1u << 23; ++significand) {
-    const float scale = float_of(127u << 23 | significand);
-    const Divisor by = Divisor::of(scale);
-    for (const float v : significands) ASSERT_EQ(by.quotient(v), v / scale) << std::hexfloat << v << " / " << scale;
+    const CodeDivisor by = CodeDivisor::of(float_of(127u << 23 | significand));
+    for (const float v : all)
+      ASSERT_EQ(bits_of(by.quotient(v)), bits_of(v / by.scale)) << std::hexfloat << v << " / " << by.scale;
   }
   patterns::Random random(4);
   for (int k = 0; k < 1'000'000; ++k) {
     const u32 exponent = 127 - 92 + random.next() % (92 + 96);
-    const Divisor by = Divisor::of(float_of(exponent << 23 | random.next() >> 9));
+    const CodeDivisor by = CodeDivisor::of(float_of(exponent << 23 | random.next() >> 9));
     ASSERT_TRUE(by.is_usual());
     for (const float v : {widen(F8E4M3{static_cast<u8>(random.next() % 127)}),
                           widen(F8E5M2{static_cast<u8>(random.next() % 124)})})
-      ASSERT_EQ(by.quotient(v), v / by.scale) << std::hexfloat << v << " / " << by.scale;
+      ASSERT_EQ(bits_of(by.quotient(v)), bits_of(v / by.scale)) << std::hexfloat << v << " / " << by.scale;
   }
 }
 

@@ -75,10 +75,11 @@ TEST_P(NvrtcTest, FewHeadersReadCoefficientsAndNoneADirectTable) {
                        "\"\nnamespace outgrad::kernels::generated { struct " + fit + " {}; }\n",
                    GetParam());
   };
-  for (const char* header : {"norm_kernels.cuh", "bias.cuh", "dropout.cuh", "elementwise.cuh", "mxfp8.cuh"})
+  for (const char* header :
+       {"norm_kernels.cuh", "bias.cuh", "dropout.cuh", "elementwise.cuh", "mxfp8.cuh", "tensor_codes.cuh"})
     EXPECT_EQ(defining(header, "GeluBf16"), "") << header;
-  for (const char* header : {"code.cuh", "forwards.cuh", "fp8.cuh", "gated.cuh", "parity.cuh", "product.cuh",
-                             "softmax.cuh", "tuned.cuh"})
+  for (const char* header : {"code.cuh", "forwards.cuh", "fp8.cuh", "gated.cuh", "gated_codes.cuh",
+                             "parity.cuh", "product.cuh", "softmax.cuh", "tuned.cuh"})
     EXPECT_EQ(defining(header, "GeluF16Oracle"), "") << header;
   EXPECT_NE(defining("code.cuh", "GeluBf16"), "");
 }
@@ -121,7 +122,7 @@ TEST_P(NvrtcTest, EveryStoresKernelsCompileNightly) {
   std::string source =
       "#include \"kernels/cuda/code.cuh\"\n"
       "#include \"kernels/cuda/fp8.cuh\"\n"
-      "#include \"kernels/cuda/gated.cuh\"\n"
+      "#include \"kernels/cuda/gated_codes.cuh\"\n"
       "#include \"kernels/cuda/mxfp8.cuh\"\n"
       "#include \"kernels/cuda/parity.cuh\"\n"
       "#include \"kernels/cuda/product.cuh\"\n"
@@ -136,6 +137,18 @@ TEST_P(NvrtcTest, EveryStoresKernelsCompileNightly) {
   for (const std::string t : {"float", "F16", "BF16"}) {
     source += "template __global__ void cuda::gelu_forward_mxfp8<ForwardFit<" + t + ">::Type, " + t +
               ">(const " + t + "*, F8E4M3*, E8M0*, u32*, i64);\n";
+    const std::string in = "const " + t + "*", out = t + "*";
+    source += "template __global__ void cuda::tensor_maxima<" + t + ">(" + in + ", u32*, i64);\n";
+    for (const std::string f : {"F8E4M3", "F8E5M2"}) {
+      source += "template __global__ void cuda::encode_tensor<" + f + ", " + t + ">(" + in +
+                ", cuda::Maxima, float, " + f + "*, float*, i64);\n";
+      source += "template __global__ void cuda::decode_tensor<" + f + ", " + t + ">(const " + f +
+                "*, const float*, " + out + ", i64);\n";
+    }
+    source +=
+        "template __global__ void cuda::encode_tensor_blocks<" + t + ">(" + in + ", F8E4M3*, E8M0*, i64);\n";
+    source += "template __global__ void cuda::decode_tensor_blocks<" + t + ">(const F8E4M3*, const E8M0*, " +
+              out + ", i64);\n";
     for (const std::string s : {"GeluFp8", "MishFp8"})
       source += "template __global__ void cuda::activation_forward_fp8<Fp8Activation<generated::" + s +
                 ">, F8E4M3, " + t + ", 1>(const Fp8Table*, const float*, const " + t +
@@ -150,6 +163,13 @@ TEST_P(NvrtcTest, EveryStoresKernelsCompileNightly) {
         source += "template __global__ void cuda::gated_forward" + of + "*, i64, i64, i64, " + to + ");\n";
         source += "template __global__ void cuda::gated_backward" + of + "*, const " + t +
                   "*, i64, i64, i64, " + to + ", " + to + ", " + to + ");\n";
+        for (const std::string kept : {"cuda::AtScale<F8E5M2>", "cuda::InBlocks"}) {
+          const std::string from = "<gates::" + gate + ", " + t + ", " + kept + ", " + wide + ">(" + in;
+          source += "template __global__ void cuda::gated_forward_8bit" + from + ", " + in +
+                    ", i64, i64, i64, " + out + ", cuda::Maxima, cuda::GatedCodes);\n";
+          source += "template __global__ void cuda::gated_backward_8bit" + from +
+                    ", cuda::GatedCodes, i64, i64, i64, " + out + ", " + out + ", " + out + ");\n";
+        }
         if (t == "float" || gate == "Sigmoid") continue;
         source += "template __global__ void cuda::product_forward" + of + "*, i64, i64, i64, " + to + ", " +
                   to + ", u32*);\n";

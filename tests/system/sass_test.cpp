@@ -238,14 +238,17 @@ struct ByStreaming {
 };
 )";
 
-// Of the kernels of gated pairs: how many arrays of elements they read and write, and whether a mask.
+// Of the kernels of gated pairs: how many arrays of elements they read and write, whether a mask, and whether
+// two arrays of codes.
 struct PairArrays {
   int read = 0, written = 0;
-  bool reads_mask = false, writes_mask = false;
+  bool reads_mask = false, writes_mask = false, reads_codes = false, writes_codes = false;
 };
 PairArrays pair_arrays(const std::string& kernel) {
   if (kernel == "gated_forward") return {2, 1};
   if (kernel == "gated_backward") return {3, 3};
+  if (kernel == "gated_forward_8bit") return {.read = 2, .written = 1, .writes_codes = true};
+  if (kernel == "gated_backward_8bit") return {.read = 1, .written = 3, .reads_codes = true};
   if (kernel == "product_forward") return {.read = 2, .written = 2, .writes_mask = true};
   if (kernel == "product_backward") return {.read = 3, .written = 2, .reads_mask = true};
   return {};
@@ -259,11 +262,14 @@ std::string instantiation_of(const Row& row) {
     std::string arrays;
     for (int k = 0; k < pair.read; ++k) arrays += in;
     if (pair.reads_mask) arrays += "const u32*, ";
+    if (pair.reads_codes) arrays += "cuda::GatedCodes, ";
     arrays += "i64, i64, i64";
     for (int k = 0; k < pair.written; ++k) arrays += ", " + t + "*";
     if (pair.writes_mask) arrays += ", u32*";
-    return "template __global__ void cuda::" + row.kernel + "<gates::" + row.fit + ", " + t + ", true>(" +
-           arrays + ");\n";
+    if (pair.writes_codes) arrays += ", cuda::Maxima, cuda::GatedCodes";
+    const std::string kept = pair.reads_codes || pair.writes_codes ? ", cuda::AtScale<" + row.y + ">" : "";
+    return "template __global__ void cuda::" + row.kernel + "<gates::" + row.fit + ", " + t + kept +
+           ", true>(" + arrays + ");\n";
   }
   const bool by_function = row.kernel == "activation_forward";
   const std::string start = "template __global__ void cuda::" + row.kernel +
@@ -344,7 +350,7 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
   std::string source =
       "#include \"kernels/cuda/bias.cuh\"\n"
       "#include \"kernels/cuda/forwards.cuh\"\n"
-      "#include \"kernels/cuda/gated.cuh\"\n"
+      "#include \"kernels/cuda/gated_codes.cuh\"\n"
       "#include \"kernels/cuda/product.cuh\"\n"
       "#include \"kernels/fits.h\"\n"
       "using namespace outgrad::kernels;\n" +
@@ -427,6 +433,7 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
     const int stored_bytes = 8 * row.octets * element * (gated ? pair.written : 1);
     std::set<std::string> beside;
     if (gated ? pair.writes_mask : forward) beside = {".U8"};
+    if (pair.writes_codes) beside = {".64", ".E"};  // and by one thread the scales
     if (bias && !forward) beside = {".E"};
     const HotPaths paths = hot_paths(*function, {wide, stored_bytes / row.access_bytes, beside});
     ASSERT_GT(paths.shortest, 0) << "no path with " << row.octets << " octets stored " << wide
@@ -447,7 +454,7 @@ TEST_P(SassTest, KernelsKeepTheirLimits) {
       }
     }
     EXPECT_EQ(bytes, row.octets * 8 *
-                         (gated              ? element * pair.read
+                         (gated              ? element * pair.read + (pair.reads_codes ? 2 : 0)
                           : forward && !bias ? element
                                              : element + y_element));
     // f32 goes by quads, whose bits are halves of bytes.

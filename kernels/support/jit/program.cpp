@@ -148,10 +148,11 @@ std::string source(const ElementwiseInstance& i) {
       return text + instantiation(i.kernel, plain, in + ", " + out + ", i64, cuda::Seed, DropoutRule");
     case DeviceKernel::tensor_maxima: return text + instantiation(i.kernel, plain, in + ", u32*, i64");
     case DeviceKernel::encode_tensor:
-      return text + instantiation(i.kernel, at_scale,
-                                  in + ", const u32*, i64, float, " + i.stored + "*, float*, i64");
+      return text +
+             instantiation(i.kernel, at_scale, in + ", cuda::Maxima, float, " + i.stored + "*, float*, i64");
     case DeviceKernel::decode_tensor:
-      return text + instantiation(i.kernel, at_scale, "const " + i.stored + "*, const float*, " + out + ", i64");
+      return text +
+             instantiation(i.kernel, at_scale, "const " + i.stored + "*, const float*, " + out + ", i64");
     case DeviceKernel::encode_tensor_blocks:
       return text + instantiation(i.kernel, plain, in + ", F8E4M3*, E8M0*, i64");
     case DeviceKernel::decode_tensor_blocks:
@@ -162,19 +163,32 @@ std::string source(const ElementwiseInstance& i) {
   }
 }
 
-std::string gated_source(DeviceKernel kernel, const std::string& gate, const std::string& type, bool wide) {
-  const std::string in = "const " + type + "*, ", out = type + "*", shape = "i64, i64, i64, " + out;
-  const bool of_product = kernel == DeviceKernel::product_forward || kernel == DeviceKernel::product_backward;
-  std::string arrays;
+std::string gated_source(DeviceKernel kernel, const std::string& gate, const std::string& type, bool wide,
+                         const std::string& kept) {
+  const std::string in = "const " + type + "*, ", out = type + "*", sizes = "i64, i64, i64, ",
+                    shape = sizes + out;
+  std::string arrays, header = "gated", of = "gates::" + type_name(gate) + ", " + type + ", ";
   switch (kernel) {
     case DeviceKernel::gated_forward: arrays = in + in + shape; break;
     case DeviceKernel::gated_backward: arrays = in + in + in + shape + ", " + out + ", " + out; break;
-    case DeviceKernel::product_forward: arrays = in + in + shape + ", " + out + ", u32*"; break;
-    default: arrays = in + in + in + "const u32*, " + shape + ", " + out;
+    case DeviceKernel::gated_maxima:
+      header = "gated_codes", of = type + ", ", arrays = in + in + sizes + "u32*";
+      break;
+    case DeviceKernel::gated_forward_8bit:
+      header = "gated_codes", of += kept + ", ",
+      arrays = in + in + shape + ", cuda::Maxima, cuda::GatedCodes";
+      break;
+    case DeviceKernel::gated_backward_8bit:
+      header = "gated_codes", of += kept + ", ";
+      arrays = in + "cuda::GatedCodes, " + shape + ", " + out + ", " + out;
+      break;
+    case DeviceKernel::product_forward:
+      header = "product", arrays = in + in + shape + ", " + out + ", u32*";
+      break;
+    default: header = "product", arrays = in + in + in + "const u32*, " + shape + ", " + out;
   }
-  return "#include \"kernels/cuda/" + std::string(of_product ? "product" : "gated") +
-         ".cuh\"\nusing namespace outgrad::kernels;\n" +
-         instantiation(kernel, "gates::" + type_name(gate) + ", " + type + ", " + text_of(wide), arrays);
+  return "#include \"kernels/cuda/" + header + ".cuh\"\nusing namespace outgrad::kernels;\n" +
+         instantiation(kernel, of + text_of(wide), arrays);
 }
 
 std::string softmax_source(DeviceKernel kernel, const std::string& type, int warps) {

@@ -44,8 +44,10 @@ struct ElementwiseInstance {
 };
 std::string source(const ElementwiseInstance& instance);
 
-// A gated pair, forward or backward, of the gate with an activation's name; gated_* or product_*.
-std::string gated_source(DeviceKernel kernel, const std::string& gate, const std::string& type, bool wide);
+// A gated pair, forward or backward, of the gate with an activation's name; gated_* or product_*. kept: what
+// it keeps in 8 bits, "cuda::AtScale<F8E4M3>".
+std::string gated_source(DeviceKernel kernel, const std::string& gate, const std::string& type, bool wide,
+                         const std::string& kept = "");
 
 // Softmax with codes, forward or backward, on rows that so many warps share.
 std::string softmax_source(DeviceKernel kernel, const std::string& type, int warps);

@@ -32,8 +32,8 @@ HALF_SUBNORMAL = {fp8: torch.finfo(dtype).smallest_normal * torch.finfo(dtype).e
 # up to which the header's bound holds: at a greater scale all large x share one code, although f' still
 # varies there.
 LEAST_OF_ACTIVATIONS = 1.0
-# So that a scale and all that is divided by it are normal float32 numbers: a largest magnitude below LEAST
-# counts as that, and one above MOST as MOST, so that what exceeds it is saturated.
+# So that a scale is a normal float32 number: a largest magnitude below LEAST counts as that, and one above
+# MOST as MOST, so that what exceeds it is saturated.
 LEAST, MOST = 2.0**-100, 2.0**127
 
 

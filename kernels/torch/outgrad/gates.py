@@ -79,8 +79,12 @@ _CODES = {word: library.STORES[word].number for word in (*library.FP8, stores.MX
 
 
 def _in_8_bits(index: int, of: int) -> _Store:
+    block = library.BY_NUMBER[of].block  # in which the halves of packed rows may be no whole ones
+
     def compute(a: torch.Tensor, b: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        first, second = a.chunk(2, -1) if b is None else (a, b)
+        if b is not None or block == 0 or a.shape[-1] % (2 * block) == 0:
+            return tuple(library.gated_forward_8bit(a, b, index, of))
+        first, second = a.chunk(2, -1)
         return library.gated_forward(a, b, index), *fp8.encode(first, of), *fp8.encode(second, of)
 
     def pair(kept: tuple[Any, ...], dtype: torch.dtype, shape: Sequence[int]) -> list[torch.Tensor]:
@@ -88,8 +92,11 @@ def _in_8_bits(index: int, of: int) -> _Store:
 
     def gradients(dz: torch.Tensor, kept: tuple[Any, ...], packed: bool,
             with_z: bool) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        if not packed or block == 0 or dz.shape[-1] % block == 0:
+            da, db, z = library.gated_backward_8bit(dz, *kept[:4], index, of, packed, with_z)
+            return da, None if packed else db, z
         da, db, z = library.gated_backward(dz, *pair(kept, dz.dtype, dz.shape), index, with_z)
-        return (torch.cat((da, db), -1), None, z) if packed else (da, db, z)
+        return torch.cat((da, db), -1), None, z
 
     return _Store(compute, gradients,
         lambda kept, dtype, shape: library.gated_forward(*pair(kept, dtype, shape), index))

@@ -213,6 +213,11 @@ def _gated(a: torch.Tensor, b: torch.Tensor | None) -> torch.Tensor:
     return _same(a if b is not None else a[..., : a.shape[-1] // 2])
 
 
+def _gated_codes(a: torch.Tensor, b: torch.Tensor | None, store: int) -> tuple[torch.Tensor, torch.Tensor]:
+    one = _gated(a, b)
+    return _octets(one, 8), _tensor_scales(one, store)
+
+
 def _gated_mask(a: torch.Tensor, b: torch.Tensor | None) -> torch.Tensor:
     elements = a.numel() if b is not None else a.numel() // 2
     return a.new_empty((elements + 31) // 32, dtype=torch.int32)
@@ -251,6 +256,7 @@ _RESULTS = {
     "stored": _stored,
     "gated": _gated,
     "gated_mask": _gated_mask,
+    "gated_codes": _gated_codes,
     "doubled": _doubled,
     "none": _none,
     "tensor_scale": _tensor_scale,

@@ -33,8 +33,10 @@
 #include "kernels/fits.h"
 #include "kernels/host/bias.h"
 #include "kernels/host/functions.h"
+#include "kernels/host/gated.h"
 #include "kernels/host/layernorm.h"
 #include "kernels/host/norm_store.h"
+#include "kernels/host/tensor_codes.h"
 #include "kernels/side_policy.h"
 #include "kernels/stored.h"
 #include "kernels/stores/code.h"
@@ -401,6 +403,118 @@ bool compute_gated(const std::string& symbol, void** p, Written& written) {
     if (forward) written.bytes = rows * n * static_cast<std::int64_t>(sizeof(T));
   });
   return status == OUTGRAD_OK;
+}
+
+// What blocks leave of the largest magnitude of [rows, n] of x: the last one has seen it, the others nothing.
+template <class T>
+void leave_maximum(const T* x, const kernels::GatedShape& shape, kernels::u32* maxima, unsigned blocks) {
+  std::fill_n(maxima, blocks, 0u);
+  for (std::int64_t row = 0; row < shape.rows; ++row)
+    for (std::int64_t j = 0; j < shape.n; ++j)
+      maxima[blocks - 1] =
+          std::max(maxima[blocks - 1], kernels::finite_magnitude(kernels::widen(x[row * shape.stride + j])));
+}
+float scale_from(const kernels::cuda::Maxima& maxima, float least, float (*scale)(kernels::u32, float)) {
+  kernels::u32 most = 0;
+  for (std::int64_t k = 0; k < maxima.count; ++k) most = std::max(most, maxima.of_blocks[k]);
+  return scale(most, least);
+}
+
+template <class T>
+const kernels::TensorFormat<T>& tensor_format(const std::string& symbol) {
+  if (symbol.find(mangled("InBlocks") + "E") != std::string::npos ||
+      symbol.find("_blocksI") != std::string::npos)
+    return kernels::kTensorInBlocks<T>;
+  return symbol.find(mangled("F8E5M2") + "E") != std::string::npos
+             ? kernels::kTensorAtScale<kernels::F8E5M2, T>
+             : kernels::kTensorAtScale<kernels::F8E4M3, T>;
+}
+
+// Any tensor in 8 bits, by the host's kernels for parts of one.
+bool compute_tensor_codes(const std::string& symbol, void** p, unsigned blocks, Written& written) {
+  const bool maxima = is_of(symbol, "tensor_maxima"), at_scale = is_of(symbol, "encode_tensor"),
+             in_blocks = is_of(symbol, "encode_tensor_blocks"),
+             decode = is_of(symbol, "decode_tensor") || is_of(symbol, "decode_tensor_blocks");
+  if (!maxima && !at_scale && !in_blocks && !decode) return false;
+  with_type(symbol, [&]<class T>(T) {
+    const auto& format = tensor_format<T>(symbol);
+    if (maxima) {
+      const auto n = parameter<std::int64_t>(p, 2);
+      leave_maximum(parameter<const T*>(p, 0), {1, n, n}, parameter<kernels::u32*>(p, 1), blocks);
+      written = {parameter<void*>(p, 1), 4 * std::int64_t{blocks}};
+    } else if (decode) {
+      const auto n = parameter<std::int64_t>(p, 3);
+      format.decode(parameter<void*>(p, 0), parameter<void*>(p, 1), 0, parameter<T*>(p, 2), n);
+      written = {parameter<void*>(p, 2), n * static_cast<std::int64_t>(sizeof(T))};
+    } else {
+      const auto n = parameter<std::int64_t>(p, at_scale ? 5 : 3);
+      void *const codes = parameter<void*>(p, at_scale ? 3 : 1), *const scales =
+                                                                     parameter<void*>(p, at_scale ? 4 : 2);
+      if (at_scale)
+        *static_cast<float*>(scales) =
+            scale_from(parameter<kernels::cuda::Maxima>(p, 1), parameter<float>(p, 2), format.scale);
+      format.encode(parameter<const T*>(p, 0), codes, scales, 0, n);
+      written = {codes, n};
+    }
+  });
+  return true;
+}
+
+// Gated pairs that keep a and b so, by the host's loops; false where the maxima of a launch before are not
+// those of a and b.
+template <class Gate, class T>
+bool compute_gated_codes(const std::string& symbol, void** p, Written& written) {
+  const bool forward = is_of(symbol, "gated_forward_8bit");
+  const auto rows = parameter<std::int64_t>(p, 2), n = parameter<std::int64_t>(p, 3),
+             stride = parameter<std::int64_t>(p, 4);
+  const kernels::GatedShape shape{rows, n, stride};
+  const auto& on_device = parameter<kernels::cuda::GatedCodes>(p, forward ? 7 : 1);
+  const kernels::GatedCodes<T> kept{&tensor_format<T>(symbol), on_device.codes_of_a, on_device.scales_of_a,
+                                    on_device.codes_of_b, on_device.scales_of_b};
+  if (!forward) {
+    auto* const da = parameter<T*>(p, 5);
+    kernels::gated_backward<Gate, T, kScalar>(parameter<const T*>(p, 0), nullptr, nullptr, shape, da,
+                                              parameter<T*>(p, 6), parameter<T*>(p, 7), &kept);
+    written = {da, rows * stride * static_cast<std::int64_t>(sizeof(T))};
+    return true;
+  }
+  auto* const y = parameter<T*>(p, 5);
+  kernels::gated_forward<Gate, T, kScalar>(parameter<const T*>(p, 0), parameter<const T*>(p, 1), shape, y,
+                                           &kept);
+  written = {y, rows * n * static_cast<std::int64_t>(sizeof(T))};
+  if (kept.format->scale == nullptr) return true;
+  const auto& maxima = parameter<kernels::cuda::Maxima>(p, 6);
+  const auto is_scale = [&](const void* scale, const kernels::cuda::Maxima& of) {
+    return *static_cast<const float*>(scale) == scale_from(of, kernels::kLeastOfTensors, kept.format->scale);
+  };
+  return is_scale(kept.scales_of_a, maxima) &&
+         is_scale(kept.scales_of_b, {maxima.of_blocks + maxima.count, maxima.count});
+}
+
+bool compute_gated_codes(const std::string& symbol, void** p, unsigned blocks, Written& written) {
+  if (is_of(symbol, "gated_maxima")) {
+    with_type(symbol, [&]<class T>(T) {
+      const kernels::GatedShape shape{parameter<std::int64_t>(p, 2), parameter<std::int64_t>(p, 3),
+                                      parameter<std::int64_t>(p, 4)};
+      auto* const maxima = parameter<kernels::u32*>(p, 5);
+      leave_maximum(parameter<const T*>(p, 0), shape, maxima, blocks);
+      leave_maximum(parameter<const T*>(p, 1), shape, maxima + blocks, blocks);
+      written = {maxima, 8 * std::int64_t{blocks}};
+    });
+    return true;
+  }
+  const std::optional<int> gate = gate_of(symbol);
+  if (!gate || (!is_of(symbol, "gated_forward_8bit") && !is_of(symbol, "gated_backward_8bit"))) return false;
+  bool known = false;
+  with_type(symbol, [&]<class T>(T) {
+    const auto one = [&]<class Gate>(Gate) {
+      if (gate_of(mangled("gates") + mangled(type_of(Gate::kActivation)) + "E") == gate)
+        known = compute_gated_codes<Gate, T>(symbol, p, written);
+    };
+    one(kernels::gates::Silu{}), one(kernels::gates::GeluTanh{});
+    one(kernels::gates::Sigmoid{}), one(kernels::gates::Gelu{});
+  });
+  return known;
 }
 
 // A y that carries its branch and MXFP8, by the compiled library.
@@ -800,8 +914,9 @@ bool compute(const std::string& symbol, void** p, unsigned blocks, Written& writ
   }
   const bool is_forward = is_of(symbol, "norm_forward") || is_of(symbol, "norm_encode");
   if (!is_forward && !is_of(symbol, "norm_backward") && !is_of(symbol, "norm_backward_slots"))
-    return compute_stores(symbol, p, written) || compute_gelu(symbol, p, written) ||
-           compute_others(symbol, p, written);
+    return compute_tensor_codes(symbol, p, blocks, written) ||
+           compute_gated_codes(symbol, p, blocks, written) || compute_stores(symbol, p, written) ||
+           compute_gelu(symbol, p, written) || compute_others(symbol, p, written);
   with_type(symbol, [&]<class T>(T) {
     if (is_forward) {
       const auto& a = parameter<kernels::cuda::NormForwardArrays<T>>(p, 0);

@@ -262,6 +262,13 @@ LAUNCHES = {
     for direction, count in (("forward", 1), ("backward", 2))},
     "layernorm in e4m3 forward": 2,
     "layernorm in e4m3 backward": 2,
+    # the largest magnitude, and what is made of it
+    "tensor in e4m3": 2,
+    "tensor from e4m3": 1,
+    "tensor in mxfp8": 1,
+    "gated in e4m3 forward": 2,
+    "gated in mxfp8 forward": 1,
+    "gated in e4m3 backward": 1,
 }
 
 
@@ -280,6 +287,15 @@ def test_a_launch_costs_the_host_a_launch(device):
         "silu backward": lambda: device.activation_backward(dy, y, mask, 3),
         "dropout": lambda: device.dropout(x, seed, 0.1),
     }
+    of_tensors = {name: library.STORES[name].number for name in ("e4m3", "mxfp8")}
+    for name, store in of_tensors.items():
+        cases[f"tensor in {name}"] = functools.partial(device.encode_tensor, x, store, 1.0)
+        cases[f"gated in {name} forward"] = functools.partial(device.gated_forward_8bit, x, dy, 3, store)
+    e4m3 = of_tensors["e4m3"]
+    codes = ours.encode_tensor(x, e4m3, 1.0)
+    cases["tensor from e4m3"] = functools.partial(device.decode_tensor, *codes, e4m3, 2)
+    cases["gated in e4m3 backward"] = functools.partial(device.gated_backward_8bit, dy, *codes, *codes, 3,
+        e4m3, False, True)
     for name, rms in (("layernorm", False), ("rmsnorm", True)):
         parameters = (columns, gamma, None if rms else beta)
         normed, rstd, side = ours.norm_forward(x, *parameters, 1e-5, rms, None)
@@ -293,7 +309,6 @@ def test_a_launch_costs_the_host_a_launch(device):
         cases[f"{name} backward"] = functools.partial(device.norm_backward, dy, normed, *parameters, *kept)
         if rms:
             continue
-        e4m3 = library.STORES["e4m3"].number
         _, codes, scales, *_ = ours.norm_forward_8bit(x, *parameters, 1e-5, rms, None, e4m3)
         cases[f"{name} in e4m3 forward"] = functools.partial(device.norm_forward_8bit, x, *parameters, 1e-5,
             rms, None, e4m3)
@@ -357,6 +372,43 @@ def test_mxfp8(device, dtype, n):
     x, dy = values(dtype, n, seed=1), values(dtype, n, seed=2)
     for store in ("mxfp8", "y"):
         same_store(device, x, dy, 0, store)
+
+
+# Any tensor; of few elements, of more than a block's, and one whose largest number is far behind.
+@pytest.mark.parametrize("store", ["e4m3", "mxfp8", *at_night(["e5m2"])])
+@formats
+def test_tensors_in_8_bits(device, dtype, store):
+    of, blocks = library.STORES[store].number, store == "mxfp8"
+    for n in (0, 1, 33, 70_001):
+        x = values(dtype, n, seed=1)
+        if n > 33:
+            x[-3] = 1000.0
+        codes, scales = ours.encode_tensor(x, of, 1.0)
+        same(device.encode_tensor(x, of, 1.0), (codes, scales))
+        for number, to in enumerate(FORMATS):
+            if dtype in (to, torch.bfloat16):
+                same(device.decode_tensor(codes, scales, of, number),
+                    ours.decode_tensor(codes, scales, of, number))
+        if not blocks:
+            same(device.tensor_scale(x, of, 1.0), scales)
+
+
+# Both layouts; rows of whole octets and blocks, and others; no rows. By day each store meets one gate.
+@pytest.mark.parametrize("store, name", [("e4m3", "silu"), ("mxfp8", "gelu_tanh"),
+    *at_night([("e5m2", "gelu"), ("e4m3", "sigmoid"), ("mxfp8", "silu")])])
+@formats
+def test_gated_pairs_in_8_bits(device, dtype, store, name):
+    of, activation = library.STORES[store].number, library.ACTIVATIONS.index(name)
+    for rows, n in ((0, 64), (3, 64), (2, 4096), (5, 7)):
+        a, b, dz = (values(dtype, rows, n, seed=k) for k in range(3))
+        for first, second in ((a, b), (torch.cat((a, 3 * b), 1), None)):
+            if second is None and store == "mxfp8" and n % 32 != 0:
+                continue
+            z, *kept = ours.gated_forward_8bit(first, second, activation, of)
+            same(device.gated_forward_8bit(first, second, activation, of), (z, *kept))
+            for with_z in (True, False):
+                arguments = (dz, *kept, activation, of, second is None, with_z)
+                same(device.gated_backward_8bit(*arguments), ours.gated_backward_8bit(*arguments))
 
 
 # Every activation with a minimum, every number of bits and every store, for each format of x in turn; scales

@@ -115,15 +115,15 @@ def test_a_scale_is_none_that_flushing_subnormals_makes_0(of):
     (lambda x: fp8.scale_of(x, E4M3, fp8.LEAST), {"tensor_scale": 1}),
     (lambda x: fp8.decode(*fp8.encode(x, E4M3), E4M3, x.dtype), {"encode_tensor": 1, "decode_tensor": 1}),
     (lambda x: fp8.decode(*fp8.encode(x, MXFP8), MXFP8, x.dtype), {"encode_tensor": 1, "decode_tensor": 1}),
-    (lambda x: outgrad.gated(x, x, store="e4m3"), {"gated_forward": 1, "encode_tensor": 2}),
-    (lambda x: outgrad.gated(x, x, store="mxfp8"), {"gated_forward": 1, "encode_tensor": 2}),
+    (lambda x: outgrad.gated(x, x, store="e4m3"), {"gated_forward_8bit": 1}),
+    (lambda x: outgrad.gated(x, x, store="mxfp8"), {"gated_forward_8bit": 1}),
 ])
 def test_a_step_is_one_operator(function, calls_of):
     """A layer of few rows waits for the host, whose time goes with their number."""
     x = torch.randn(4, 64)
     with Calls() as calls:
         function(x)
-    nothing = {"detach", "view", "alias", "new_empty"}
+    nothing = {"detach", "view", "new_empty"}
     assert {one: count for one, count in calls.all.items() if one not in nothing} == calls_of
 
 
@@ -146,7 +146,8 @@ def test_without_a_graph_there_are_no_codes(function):
     x = torch.randn(4, 64, requires_grad=True)
     with torch.no_grad(), Calls() as calls:
         found = function(x)
-    assert torch.equal(found, function(x)) and not {"encode_tensor", "tensor_scale"} & set(calls.all)
+    assert torch.equal(found, function(x))
+    assert not [one for one in calls.all if "encode" in one or "8bit" in one]
 
 
 # --- Blocks ------------------------------------------------------------------------------------
@@ -203,7 +204,8 @@ def test_the_largest_numbers_of_a_type_stay_finite(dtype):
     most = torch.finfo(dtype).max
     x = torch.tensor([most * share for share in (1, 0.97, 0.9, -1, -0.98)], dtype=dtype)
     for given in (x, -x, torch.tensor([math.inf, -math.inf, most], dtype=dtype)):
-        read, exact = fp8.decode(*fp8.encode(given, MXFP8), MXFP8, dtype).double(), given.double().clamp(-most, most)
+        read = fp8.decode(*fp8.encode(given, MXFP8), MXFP8, dtype).double()
+        exact = given.double().clamp(-most, most)
         assert ((read - exact).abs() <= exact.abs() / 16).all()
 
 

@@ -113,6 +113,7 @@ def arguments(dtype, n):
         (library.dropout, (x, SEED, 0.25)),
         (library.gated_forward, (x, dy, SILU)),
         (library.gated_backward, (y, x, dy, SILU, True)),
+        *(one for store in (E4M3, MXFP8) for one in in_8_bits_of(wide, dw, store)),
         (library.gated_forward, (torch.cat((matrix, dm), 1), None, 0)),
         (library.gated_backward, (dm, torch.cat((matrix, dm), 1), None, 0, False)),
         *of_products(dtype, matrix, dm),
@@ -126,6 +127,14 @@ def arguments(dtype, n):
         (library.decode_tensor,
         (*library.encode_tensor(x, store, 1.0), store, library.FORMATS[dtype])))),
     ]
+
+
+def in_8_bits_of(a, b, store):
+    """Both operators of a gated pair whose factors are kept so, of two matrices and of one."""
+    for first, second in ((a, b), (torch.cat((a, b), 1), None)):
+        kept = library.gated_forward_8bit(first, second, SILU, store)[1:]
+        yield library.gated_forward_8bit, (first, second, SILU, store)
+        yield library.gated_backward_8bit, (b, *kept, SILU, store, second is None, second is None)
 
 
 def behind(call):
@@ -232,6 +241,17 @@ def test_operators_refuse_what_they_cannot_do():
         library.decode_tensor(codes, torch.ones(1), E4M3, 3)
     with pytest.raises(RuntimeError, match="a scale is positive, finite and normal"):
         library.decode_tensor(codes, torch.zeros(1), E4M3, 0)
+    with pytest.raises(RuntimeError, match="packed rows of 8 are no blocks of 32"):
+        library.gated_forward_8bit(torch.zeros(2, 16), None, SILU, MXFP8)
+    with pytest.raises(RuntimeError, match="activation 5 is no gate"):
+        library.gated_forward_8bit(x, x, TANH, E4M3)
+    with pytest.raises(RuntimeError, match="no tensor is stored as"):
+        library.gated_forward_8bit(x, x, SILU, INT8)
+    octets, one = torch.zeros(32, dtype=torch.uint8), torch.ones(1)
+    with pytest.raises(RuntimeError, match="codes_of_b has 31 elements, where 32"):
+        library.gated_backward_8bit(x, octets, one, octets[1:], one, SILU, E4M3, False, True)
+    with pytest.raises(RuntimeError, match="scales_of_a is not of Float"):
+        library.gated_backward_8bit(x, octets, octets[:1], octets, one, SILU, E4M3, False, True)
     with pytest.raises(RuntimeError, match="is no range of f' that codes are proven for"):
         library.encode_gradients(x, 0.0, 2.5, 4, None)
     with pytest.raises(RuntimeError, match="is no range of f' that codes are proven for"):
