@@ -462,8 +462,8 @@ inline ScalesOfTensor keep_pair(GatedIn8Bits& of, i64 store, bool packed) {
   tensor.n = of.rows * of.n;
   tensor.store = of.store = int_of(store);
   const ScalesOfTensor scales = scales_of_tensor(tensor);
-  require(scales.is_one() || !packed || of.n % kBlock == 0, "packed rows of ", of.n, " are no blocks of ",
-          kBlock);
+  require(scales.is_one() || !packed || of.rows == 0 || of.n % kBlock == 0, "packed rows of ", of.n,
+          " are no blocks of ", kBlock);
   return scales;
 }
 // A tensor's codes, which have no elements if they are not wanted, and its scales.
@@ -679,9 +679,13 @@ void gated_operators(Each&& each) {
         const On<Backend> call(a);
         GatedIn8Bits of{gated_of(call, a, b, activation)};
         const ScalesOfTensor scales = keep_pair(of, store, !b);
+        const auto made = [&] {
+          if (!scales.is_one() || a.numel() > 0) return scales.made(call);
+          return std::get<1>(encoded_tensor<Backend>(a, store, double{kernels::kLeastOfTensors}, false));
+        };
         const Tensor y = b ? call.made_like(a) : call.made_like(a, of.n),
-                     codes_of_a = call.octets_of(y.numel()), scales_of_a = scales.made(call),
-                     codes_of_b = call.octets_of(y.numel()), scales_of_b = scales.made(call);
+                     codes_of_a = call.octets_of(y.numel()), scales_of_a = made(),
+                     codes_of_b = call.octets_of(y.numel()), scales_of_b = made();
         of.y = into(y);
         of.kept = {into(codes_of_a), into(scales_of_a), into(codes_of_b), into(scales_of_b)};
         of.workspace_bytes = scales.is_one() ? Backend::gated_forward_8bit_workspace_bytes() : 0;

@@ -68,6 +68,21 @@ def _pair_gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor) -> tuple
 _gives("gated_forward", _keep_pair, _pair_gradients)
 
 
+def _keep_pair_in_8_bits(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
+    _, b, *ctx.of = inputs
+    ctx.packed = b is None
+    ctx.save_for_backward(*outputs[1:])
+
+
+def _gradients_of_pair_in_8_bits(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor,
+        *_: Any) -> tuple[Any, ...]:
+    da, db, _ = library.gated_backward_8bit(dy, *saved, *ctx.of, ctx.packed, False)
+    return da, None if ctx.packed else db, None, None
+
+
+_gives("gated_forward_8bit", _keep_pair_in_8_bits, _gradients_of_pair_in_8_bits)
+
+
 def _keep_product(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
     _, b, ctx.activation = inputs
     ctx.packed = b is None

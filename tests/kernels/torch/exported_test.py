@@ -42,6 +42,8 @@ OPERATIONS = {
     "gated_linear": lambda x, w, b: outgrad.gated_linear(x, x * w, w.diag(), b),
     "output": lambda x, w, b: outgrad.gated(x.half(), (x * w).half(), store="output").float(),
     "packed output": lambda x, w, b: outgrad.gated(torch.cat((x, x * w), 1).half(), store="output").float(),
+    "gated in 8 bits": lambda x, w, b: outgrad.gated(x, x * w, store="e4m3"),
+    "packed in 8 bits": lambda x, w, b: outgrad.gated(torch.cat((x, x * w), 1), store="mxfp8"),
     "add_layer_norm": lambda x, w, b: outgrad.add_layer_norm(x, x * 2, 64, w, b),
     "dropout_add_rms_norm": lambda x, w, b: outgrad.dropout_add_rms_norm(x, x * 2, 64, w, 0.25),
     "linear_gelu": lambda x, w, b: outgrad.linear_gelu(x, w.diag(), b),

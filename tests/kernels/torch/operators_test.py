@@ -243,7 +243,7 @@ def test_operators_refuse_what_they_cannot_do():
         library.decode_tensor(codes, torch.zeros(1), E4M3, 0)
     with pytest.raises(RuntimeError, match="packed rows of 8 are no blocks of 32"):
         library.gated_forward_8bit(torch.zeros(2, 16), None, SILU, MXFP8)
-    with pytest.raises(RuntimeError, match="activation 5 is no gate"):
+    with pytest.raises(RuntimeError, match="activation 6 is no gate"):
         library.gated_forward_8bit(x, x, TANH, E4M3)
     with pytest.raises(RuntimeError, match="no tensor is stored as"):
         library.gated_forward_8bit(x, x, SILU, INT8)
