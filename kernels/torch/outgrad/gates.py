@@ -88,7 +88,9 @@ def _in_8_bits(index: int, of: int) -> _Store:
         return library.gated_forward(a, b, index), *fp8.encode(first, of), *fp8.encode(second, of)
 
     def pair(kept: tuple[Any, ...], dtype: torch.dtype, shape: Sequence[int]) -> list[torch.Tensor]:
-        return [fp8.decode(*one, of, dtype).view(shape) for one in (kept[:2], kept[2:4])]
+        of_a, scales_of_a, of_b, scales_of_b = kept[:4]
+        return [fp8.decode(codes, scales, of, dtype).view(shape)
+            for codes, scales in ((of_a, scales_of_a), (of_b, scales_of_b))]
 
     def gradients(dz: torch.Tensor, kept: tuple[Any, ...], packed: bool,
             with_z: bool) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
