@@ -800,6 +800,9 @@ const char* kept_by(const outgrad_call& of) {
          : of.store == OUTGRAD_STORE_E5M2 ? "cuda::AtScale<F8E5M2>"
                                           : "cuda::InBlocks";
 }
+kernels::cuda::GatedCodes codes_of(const GatedIn8Bits& of) {
+  return {of.kept.codes_of_a, of.kept.scales_of_a, of.kept.codes_of_b, of.kept.scales_of_b};
+}
 bool codes_are_wide(const GatedIn8Bits& of) {
   return of.n % (of.store == OUTGRAD_STORE_MXFP8 ? kernels::Format<kernels::MxFp8>::kBlock
                                                  : kernels::cuda::kOctet) ==
@@ -851,6 +854,7 @@ void Cuda::gated_forward_8bit(GatedIn8Bits of) const {
   const At at(on_);
   GatedHalves halves = halves_of(of);
   const bool wide = codes_are_wide(of) && is_aligned(halves.a) && is_aligned(halves.b) && is_aligned(of.y);
+  kernels::cuda::GatedCodes kept = codes_of(of);
   kernels::cuda::Maxima maxima{static_cast<const kernels::u32*>(of.workspace), 0};
   if (of.store != OUTGRAD_STORE_MXFP8) {
     const Kernel& code = gated_kernel(at, DeviceKernel::gated_maxima, of, wide);
@@ -860,19 +864,18 @@ void Cuda::gated_forward_8bit(GatedIn8Bits of) const {
     at.launch(code, planned, {&halves.a, &halves.b, &of.rows, &of.n, &halves.stride, &of.workspace});
   }
   launch_gated(at, DeviceKernel::gated_forward_8bit, of, wide,
-               {&halves.a, &halves.b, &of.rows, &of.n, &halves.stride, &of.y, &maxima, &of.kept},
-               kept_by(of));
+               {&halves.a, &halves.b, &of.rows, &of.n, &halves.stride, &of.y, &maxima, &kept}, kept_by(of));
 }
 
 void Cuda::gated_backward_8bit(GatedIn8Bits of) const {
   require_gate(of, "gated_backward_8bit");
   if (of.rows == 0) return;
   GatedHalves halves = halves_of(of);
+  kernels::cuda::GatedCodes kept = codes_of(of);
   const bool wide = codes_are_wide(of) && is_aligned(of.dy) && is_aligned(halves.da) &&
                     is_aligned(halves.db) && is_aligned(of.y);
   launch_gated(At(on_), DeviceKernel::gated_backward_8bit, of, wide,
-               {&of.dy, &of.kept, &of.rows, &of.n, &halves.stride, &halves.da, &halves.db, &of.y},
-               kept_by(of));
+               {&of.dy, &kept, &of.rows, &of.n, &halves.stride, &halves.da, &halves.db, &of.y}, kept_by(of));
 }
 
 void Cuda::product_forward(outgrad_call of) const {

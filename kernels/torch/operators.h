@@ -672,8 +672,7 @@ void gated_operators(Each&& each) {
   // blocks.
   each(
       "gated_forward_8bit(Tensor a, Tensor? b, int activation, int store) -> (Tensor, Tensor, Tensor, "
-      "Tensor, "
-      "Tensor)",
+      "Tensor, Tensor)",
       "gated(a, b), *gated_codes(a, b, store), *gated_codes(a, b, store)",
       [](const Tensor& a, const OptionalTensor& b, i64 activation, i64 store) {
         const On<Backend> call(a);

@@ -1,9 +1,10 @@
 """The derivatives of operators in graphs of torch.export, which has no autograd Functions: it calls each
 operator by itself.
 
-Such a graph computes and keeps what eager mode does. Two things differ: the stores e4m3, e5m2 and mxfp8 of an
-activation keep y and its bit, because y is the result of another operator than what they keep, and no norm
-says that a channel has drifted; one that has drifted too far makes its gradients NaN.
+Such a graph computes and keeps what eager mode does. Three things differ: the stores e4m3, e5m2 and mxfp8 of
+an activation keep y and its bit, because y is the result of another operator than what they keep; a pair in
+mxfp8 whose packed halves are no whole blocks keeps both factors, for the same reason; and no norm says that a
+channel has drifted; one that has drifted too far makes its gradients NaN.
 """
 
 from collections.abc import Callable
