@@ -62,7 +62,7 @@ struct Pool {
       : x(elements), y(elements), dy(elements), out(elements), z(elements), mask(elements / 32),
         mask_out(elements / 32), gamma(kMostColumns), beta(kMostColumns), bias(kBiasColumns),
         dgamma(kMostColumns), dbeta(kMostColumns), dbias(kBiasColumns), scale(1), seed(1),
-        tables(kernels::kMostPartBits + 1) {
+        maxima(2 * kernels::cuda::kMostMaxima), tables(kernels::kMostPartBits + 1) {
     fill(x, NormalAt<T>{kXStream});
     fill(dy, UniformAt<T>{kDyStream});
     fill(out, UniformAt<T>{kDyStream});
@@ -80,16 +80,18 @@ struct Pool {
   Array<u32> mask, mask_out;
   Array<float> gamma, beta, bias, dgamma, dbeta, dbias, scale;
   Array<u64> seed;  // any
+  Array<u32> maxima;
   Array<kernels::Fp8Table> tables;
 };
 
 // What the stores keep of `sets` sets of n elements.
 template <class T>
 struct Kept {
-  explicit Kept(i64 sets, i64 n) : stores(launches::stores<T>()), elements(n) {
+  explicit Kept(i64 sets, i64 n) : stores(all()), elements(n) {
     for (const launches::Store<T>& store : stores) {
-      bytes.push_back((static_cast<i64>(store.kept_bytes * static_cast<double>(n)) + kAlignment - 1) /
-                      kAlignment * kAlignment);
+      bytes.push_back(
+          (static_cast<i64>(store.kept_bytes * static_cast<double>(n)) + kScaleBytes + kAlignment - 1) /
+          kAlignment * kAlignment);
       arrays.emplace_back(sets * bytes.back());
     }
   }
@@ -100,11 +102,16 @@ struct Kept {
   // The bytes that all stores together keep of an element.
   static double most_bytes() {
     double sum = 0;
-    for (const launches::Store<T>& store : launches::stores<T>()) sum += store.kept_bytes;
+    for (const launches::Store<T>& store : all()) sum += store.kept_bytes;
     return sum;
   }
+  static std::vector<launches::Store<T>> all() {
+    std::vector<launches::Store<T>> stores = launches::stores<T>(), pairs = launches::pairs<T>();
+    stores.insert(stores.end(), pairs.begin(), pairs.end());
+    return stores;
+  }
 
-  static constexpr i64 kAlignment = 256;
+  static constexpr i64 kAlignment = 256, kScaleBytes = 2 * sizeof(float);
   std::vector<launches::Store<T>> stores;
   i64 elements;
   std::vector<i64> bytes;  // of a set
@@ -276,20 +283,24 @@ class Times {
                          bytes + store.kept_bytes * static_cast<double>(n) + (store.masked ? of_mask : 0),
                          [=, &pool, &kept](i64 first, cudaStream_t stream) {
                            check(kernel({.x = pool.x.get() + first,
+                                         .b = pool.y.get() + first,
                                          .dy = pool.dy.get() + first,
                                          .out = pool.out.get() + first,
+                                         .second_out = pool.z.get() + first,
                                          .kept = kept.of(k, first),
                                          .mask_out = pool.mask_out.get() + first / 32,
                                          .mask = pool.mask.get() + first / 32,
                                          .seed = pool.seed.get(),
                                          .scale = pool.scale.get(),
-                                         .tables = pool.tables.get()},
+                                         .tables = pool.tables.get(),
+                                         .maxima = pool.maxima.get()},
                                         n, stream),
                                  name);
                          }});
       };
-      add(store.forward_name, (store.writes_y ? 2 : 1) * of_array, store.forward);
-      if (store.backward != nullptr) add(store.backward_name, 2 * of_array, store.backward);
+      add(store.forward_name, store.forward_arrays * of_array, store.forward);
+      if (store.backward != nullptr)
+        add(store.backward_name, store.backward_arrays * of_array, store.backward);
     }
     time(cases, pool.x.size(), size, sizeof(T), kernels::Format<T>::kName);
   }

@@ -200,7 +200,7 @@ int time(const Options& options) {
   if (std::strstr(device.name, "MIG") != nullptr)
     throw kernels::CudaError(std::string("outgrad-gpu: ") + device.name +
                              ": times of a part of a device are not the device's");
-  const ResultFile file(options, device, "outgrad.gpu_time/4", "timings");
+  const ResultFile file(options, device, "outgrad.gpu_time/5", "timings");
   std::string all;
   time_kernels({options.reduced, options.budget_seconds},
                [&](const std::string& rows) { file.write(all = rows, false); });

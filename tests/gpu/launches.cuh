@@ -48,33 +48,39 @@ template <Norm N, class T>
 cudaError_t residual_norm_backward(const kernels::cuda::NormBackwardArrays<T>& a,
                                    const kernels::cuda::NormBackwardColumns& of, cudaStream_t stream);
 
-// The arrays of a store's kernels: `kept` is what the forward writes for the backward, `out` is y or dx.
+// The arrays of a store's kernels: `kept` is what the forward writes for the backward, `out` is y or dx. Of a
+// pair, x and b are its factors, and `out` and `second_out` their gradients.
 template <class T>
 struct StoreArrays {
-  const T *x, *dy;
-  T* out;
+  const T *x, *b, *dy;
+  T *out, *second_out;
   u8* kept;
   u32* mask_out;
-  const u32* mask;                   // of x
+  const u32* mask;  // of x
   const u64* seed;
   const float* scale;
-  const kernels::Fp8Table* tables;   // at this scale, by their bits
+  const kernels::Fp8Table* tables;  // at this scale, by their bits
+  u32* maxima;  // 2 kMostMaxima words that a forward at a scale of its own writes
 };
 
-// Something kept in fewer bits. An element of a forward is x, what is kept and, where the forward writes it,
-// y; one of a backward is dy, what is kept and dx.
+// Something that is kept for a backward. Behind `kept_bytes` of each element there is room for two scales.
 template <class T>
 struct Store {
   const char* forward_name;
   const char* backward_name = nullptr;  // none
-  double kept_bytes;                    // of an element, without the mask
-  bool writes_y = false, masked = false;
+  double kept_bytes;  // of an element, without the mask
+  // of T that a pass reads and writes: x, and y where the forward writes it; dy and dx
+  int forward_arrays = 1, backward_arrays = 2;
+  bool masked = false;
   cudaError_t (*forward)(const StoreArrays<T>&, i64 n, cudaStream_t);
   cudaError_t (*backward)(const StoreArrays<T>&, i64 n, cudaStream_t) = nullptr;
 };
-inline constexpr i64 kSoftmaxColumns = 1024;
+inline constexpr i64 kSoftmaxColumns = 1024, kPairColumns = 4096;
+// Of activations; and of gated pairs and of tensors.
 template <class T>
 std::vector<Store<T>> stores();
+template <class T>
+std::vector<Store<T>> pairs();
 // GELU's, in e4m3.
 cudaError_t fp8_table(const float* scale, int bits, kernels::Fp8Table* table, cudaStream_t stream);
 

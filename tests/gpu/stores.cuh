@@ -22,7 +22,7 @@ Store<T> coded(const char* forward, const char* backward) {
   return {.forward_name = forward,
           .backward_name = backward,
           .kept_bytes = Bits / 8.0,
-          .writes_y = true,
+          .forward_arrays = 2,
           .forward =
               [](const StoreArrays<T>& a, i64 n, cudaStream_t stream) {
                 return kernels::cuda::launch_activation_forward_code<A, T, Bits, Dithered>(a.x, a.out, a.kept,
@@ -116,7 +116,7 @@ Store<T> softmax() {
   return {.forward_name = "softmax_forward_code",
           .backward_name = "softmax_backward_code",
           .kept_bytes = 1,
-          .writes_y = true,
+          .forward_arrays = 2,
           .forward =
               [](const StoreArrays<T>& a, i64 n, cudaStream_t stream) {
                 return kernels::cuda::launch_softmax_forward_code(a.x, a.out, a.kept, n / kSoftmaxColumns,

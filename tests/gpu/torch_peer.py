@@ -6,15 +6,17 @@ rounds.
 usage: torch_peer.py [--out FILE] [--ours FILE [--theirs FILE]] [--budget SECONDS] [--reduced]
                      [--device cuda|cpu]
 
-FILE of --out is JSON (outgrad.gpu_torch/4), replaced as results come. --ours FILE, what `outgrad-gpu time`
+FILE of --out is JSON (outgrad.gpu_torch/5), replaced as results come. --ours FILE, what `outgrad-gpu time`
 wrote, prints both side by side at the end; with --theirs FILE, what this program wrote, too, nothing is
 timed. The ceiling of a share is the faster of copying an array and scaling it in place, over all sizes of the
 run: a device copy moves less than kernels do where arrays are large.
-x is N(0, 1). PyTorch's GELU backward reads x where ours reads y and a bit. A row of QuACK or Liger-Kernel
-names it and its version (`of`). An operation that fails is a row with its reason, and so is each one of a
-package that cannot be imported. --device cpu, for a look whether all of it runs, takes no graphs, and neither
-of the two packages, which have kernels for GPUs alone. Exit status: 0, 2 bad usage or input, 3 no PyTorch or
-no device.
+x is N(0, 1). PyTorch's GELU backward reads x where ours reads y and a bit. Of a gated pair z = silu(a) b
+PyTorch keeps silu(a) beside a and b, and takes two launches forward and three backward; compiled, in bf16
+alone, it keeps a and b as ours does. The bytes of such a row are ours: a, b and z, and dz, a, b and the two
+gradients. A row of QuACK or Liger-Kernel names it and its version (`of`). An operation that fails is a row
+with its reason, and so is each one of a package that cannot be imported. --device cpu, for a look whether all
+of it runs, takes no graphs, and neither of the two packages, which have kernels for GPUs alone. Exit status:
+0, 2 bad usage or input, 3 no PyTorch or no device.
 """
 import argparse
 import functools
@@ -27,7 +29,7 @@ import statistics
 import sys
 import time
 
-SCHEMA = "outgrad.gpu_torch/4"
+SCHEMA = "outgrad.gpu_torch/5"
 CEILINGS = ("copy", "scale")
 CALLS = 20  # of a graph, the fewest
 ROUNDS, FEWEST, REDUCED_ROUNDS = 25, 5, 2
@@ -37,7 +39,8 @@ WARM_UP_SECONDS = 0.2
 FORMATS = {"bf16": ("bfloat16", 2), "f16": ("float16", 2), "f32": ("float32", 4)}
 # Theirs under another name than what it is compared with.
 NORMS = tuple(f"{norm}_{which}" for norm in ("layernorm", "rmsnorm") for which in ("forward", "backward"))
-COMPARED_WITH = ({"gelu_backward_compiled": "gelu_backward"}
+COMPILED = ("gelu_backward", "gated_silu_forward", "gated_silu_backward")
+COMPARED_WITH = ({f"{name}_compiled": name for name in COMPILED}
                  | {f"{peer}_{norm}": norm for peer in ("quack", "liger") for norm in NORMS})
 EPS = 1e-5
 
@@ -248,20 +251,25 @@ def ceilings(machine, pool, elements, size):
             ("scale", 2 * size * elements, lambda: lambda k: part(pool["out"], k).mul_(1.0))]
 
 
-def elementwise_cases(machine, pool, elements, size):
+def elementwise_cases(machine, pool, elements, size, dtype):
     torch, aten = machine.torch, machine.torch.ops.aten
 
     def part(name, k):
         return pool[name][k * elements:(k + 1) * elements]
 
-    def compiled():
+    def compiled(function, *names):
         import triton  # noqa: F401  (without it torch.compile has no GPU kernels)
         # Each size is a graph of its own, of which one function has eight: from the ninth on it would run
         # uncompiled, without an error.
         torch.compiler.reset()
-        backward = torch.compile(lambda dy, x: aten.gelu_backward(dy, x, approximate="none"), dynamic=False,
-                                 fullgraph=True)
-        return lambda k: backward(part("dy", k), part("x", k))
+        made = torch.compile(function, dynamic=False, fullgraph=True)
+        return lambda k: made(*(part(name, k) for name in names))
+
+    def pair(a, b):
+        return aten.mul(aten.silu(a), b)
+
+    def pair_backward(dz, a, b, silu):
+        return aten.silu_backward(aten.mul(dz, b), a), aten.mul(dz, silu)
 
     cases = ceilings(machine, pool, elements, size)
     cases += [
@@ -270,9 +278,20 @@ def elementwise_cases(machine, pool, elements, size):
         ("gelu_backward", 3 * size * elements,
          lambda: lambda k: aten.gelu_backward.grad_input(part("dy", k), part("x", k), approximate="none",
                                                          grad_input=part("out", k))),
+        ("gated_silu_forward", 3 * size * elements, lambda: lambda k: pair(part("x", k), part("b", k))),
+        ("gated_silu_backward", 5 * size * elements,  # what silu(a) is, no time depends on
+         lambda: lambda k: pair_backward(part("dy", k), part("x", k), part("b", k), part("out", k))),
     ]
     if machine.device == "cuda":
-        cases.append(("gelu_backward_compiled", 3 * size * elements, compiled))
+        functions = {"gelu_backward": (
+            3, lambda dy, x: aten.gelu_backward(dy, x, approximate="none"), "dy", "x")}
+        if dtype == torch.bfloat16:  # of one type alone, for compiling takes seconds
+            functions |= {
+                "gated_silu_forward": (3, pair, "x", "b"),
+                "gated_silu_backward": (
+                    5, lambda dz, a, b: pair_backward(dz, a, b, aten.silu(a)), "dy", "x", "b")}
+        cases += [(f"{name}_compiled", arrays * size * elements, functools.partial(compiled, *of))
+                  for name, (arrays, *of) in functions.items()]
     return cases
 
 
@@ -373,7 +392,7 @@ def norm_cases(machine, pool, rows, columns, size, dtype):
         return lambda k: torch.nn.functional.rms_norm(part("x", k), (columns,), gamma, EPS)
 
     def rmsnorm_backward():
-        if hasattr(aten, "_fused_rms_norm_backward"):
+        if machine.device == "cuda" and hasattr(aten, "_fused_rms_norm_backward"):  # it has none for a CPU
             _, rstd = aten._fused_rms_norm(part("x", 0), [columns], gamma, EPS)
             return lambda k: aten._fused_rms_norm_backward(part("dy", k), part("x", k), [columns], rstd,
                                                            gamma, [True, True])
@@ -449,10 +468,11 @@ def time_all(torch, device, reduced, budget, results):
     for name, (dtype_name, size) in FORMATS.items():
         dtype = getattr(torch, dtype_name)
         most = max(rows * columns for rows, columns in sizes)
-        arrays = 5  # x, dy, out, and what a norm returns, twice
+        arrays = 7  # x, b, dy, out, and what a pair's backward makes
         while most > 1 << 12 and arrays * size * most > 0.8 * machine.free_bytes():
             most //= 2
         pool = {"x": torch.empty(most, dtype=dtype, device=device).normal_(),
+                "b": torch.empty(most, dtype=dtype, device=device).normal_(),
                 "dy": torch.empty(most, dtype=dtype, device=device).uniform_(-1, 1)}
         pool["out"] = pool["dy"].clone()
         for shape in sizes:
@@ -468,7 +488,7 @@ def time_all(torch, device, reduced, budget, results):
                 continue
             sets = sets_of(elements, size, machine.l2_bytes, most)
             try:
-                cases = (elementwise_cases(machine, pool, elements, size) if rows == 1
+                cases = (elementwise_cases(machine, pool, elements, size, dtype) if rows == 1
                          else norm_cases(machine, pool, rows, columns, size, dtype))
                 timed = time_size(machine, cases, sets, calls_of(sets), (rows, columns), name, seconds,
                                   reduced, warm)

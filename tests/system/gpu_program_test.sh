@@ -55,7 +55,7 @@ has streams.json '"what": "layernorm 333 x 77, graph", "format": "f32"'
 has streams.json '"what": "residual layernorm 333 x 77, graph", "format": "bf16"'
 
 expect 0 "of the ceiling" "$program" time --reduced --budget 1 --out "$work/time.json"
-has time.json '"schema": "outgrad.gpu_time/4".*"complete": true'
+has time.json '"schema": "outgrad.gpu_time/5".*"complete": true'
 # Every row, with the bytes of an element for 4 and for 2 bytes of T, of a run over 2^12 elements: x, y, dy
 # and dx are T, a mask is a bit, a code its bits, MXFP8 8 bits and those of a scale for 32. Norms have a
 # vector of the rows and those of the columns beside their matrices.
@@ -71,7 +71,12 @@ for format, size in (("f32", 4), ("f16", 2), ("bf16", 2)):
            "bias_gelu_forward": 2 * size + 1 / 8, "bias_gelu_backward": 3 * size + 1 / 8,
            "gelu_forward_mxfp8": size + 1 + 1 / 32 + 1 / 8,
            "gelu_backward_mxfp8": 2 * size + 1 + 1 / 32 + 1 / 8,
-           "softmax_forward_code": 2 * size + 1, "softmax_backward_code": 2 * size + 1}
+           "softmax_forward_code": 2 * size + 1, "softmax_backward_code": 2 * size + 1,
+           "gated_silu_forward": 3 * size, "gated_silu_backward": 5 * size}
+    for store, kept in (("e4m3", 1), ("mxfp8", 1 + 1 / 32)):
+        row.update({"encode_" + store: size + kept, "decode_" + store: size + kept,
+                    "gated_silu_forward_" + store: 3 * size + 2 * kept,
+                    "gated_silu_backward_" + store: 3 * size + 2 * kept})
     for name in ("gelu", "gelu_tanh", "quick_gelu", "silu", "swish", "mish"):
         row[name + "_forward"] = 2 * size + 1 / 8
     for name in ("tanh", "sigmoid", "softplus", "elu"):
@@ -80,7 +85,8 @@ for format, size in (("f32", 4), ("f16", 2), ("bf16", 2)):
         row["gelu_forward_" + store] = (2 if "code" in store else 1) * size + kept / 8
         row["gelu_backward_" + store] = 2 * size + kept / 8
     if size == 2:
-        row.update(gelu_forward_parity=2 * size, gelu_backward_parity=3 * size)
+        row.update(gelu_forward_parity=2 * size, gelu_backward_parity=3 * size,
+                   gated_silu_forward_output=4 * size + 1 / 8, gated_silu_backward_output=5 * size + 1 / 8)
     want.update({(name, format, 1): bytes * 4096 for name, bytes in row.items()})
     for norm, vectors in (("layernorm", 2), ("rmsnorm", 1)):
         for name, matrices, sums in (("forward", 2, 0), ("backward", 3, 1)):

@@ -71,7 +71,8 @@ def torch_of(aten):
     torch.ops = types.SimpleNamespace(aten=aten)
     torch.empty = lambda n, dtype, device: Tensor(n)
     torch.full = lambda shape, value, dtype, device: Tensor(shape[0])
-    torch.compile = lambda function, dynamic: function
+    torch.compile = lambda function, dynamic, fullgraph: function
+    torch.compiler = types.SimpleNamespace(reset=lambda: None)
     torch.nn = types.SimpleNamespace(functional=types.SimpleNamespace(rms_norm=lambda *args: Tensor(1)))
     torch.autograd = types.SimpleNamespace(grad=lambda *args, **kwargs: (Tensor(1), Tensor(1)))
     replayed = []
@@ -153,16 +154,18 @@ class TorchPeer(unittest.TestCase):
     def test_every_row_on_both_devices(self):
         for device in ("cpu", "cuda"):
             rows, _ = timed(torch_of(Aten()), device)
-            names = {"copy", "scale", "gelu_forward", "gelu_backward", "layernorm_forward",
-                     "layernorm_backward", "rmsnorm_forward", "rmsnorm_backward"}
+            names = {"copy", "scale", "gelu_forward", "gelu_backward", "gated_silu_forward",
+                     "gated_silu_backward", *peer.NORMS}
             for name in names:
                 self.assertEqual({row["format"] for row in rows if row["name"] == name
                                   and "us_median" in row}, set(peer.FORMATS), name)
             if device == "cuda":  # 2 ms for a graph, as the events have it
                 self.assertEqual({round(row["us_median"] * row["calls"])
                                   for row in rows if "us_median" in row}, {2000})
-                self.assertTrue(all("triton" in row["failed"] for row in rows
-                                    if row["name"] == "gelu_backward_compiled" and "failed" in row))
+                compiled = [row for row in rows if row["name"].endswith("_compiled")]
+                self.assertEqual({row["name"] for row in compiled},
+                                 {name + "_compiled" for name in peer.COMPILED})
+                self.assertTrue(all("triton" in row["failed"] for row in compiled if "failed" in row))
 
     def test_peers_are_timed_where_they_are_installed(self):
         version = {"quack-kernels": "0.6.5", "liger-kernel": "0.8.5"}.__getitem__
@@ -206,7 +209,7 @@ class TorchPeer(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = folder + "/torch.json"
             rows, said = timed(torch_of(Aten(broken=("native_layer_norm_backward",))), "cuda", path)
-            failed = [row for row in rows if "failed" in row and row["name"] != "gelu_backward_compiled"
+            failed = [row for row in rows if "failed" in row and not row["name"].endswith("_compiled")
                       and "of" not in row]
             self.assertEqual({(row["name"], row["failed"]) for row in failed},
                              {("layernorm_backward", "native_layer_norm_backward is not to be had")})
