@@ -269,15 +269,19 @@ void eval_header(const EvalOptions& options, bool forward) {
               : eval_header_backward<u16, u8>(options, header, id);
 }
 
-// Two options that name one file, however they spell it, would silently lose an array.
-void require_distinct(const EvalOptions& options, const std::vector<std::string>& names) {
-  const auto file = [&](const std::string& name) {
-    return std::filesystem::weakly_canonical(options.file(name));
+// A file that is written and named by another option, too, however they spell it, would silently lose an
+// array.
+void require_distinct(const EvalOptions& options, const std::vector<std::string>& written) {
+  std::map<std::filesystem::path, std::string> known;
+  const auto is_written = [&](const std::string& name) {
+    return std::ranges::find(written, name) != written.end();
   };
-  for (std::size_t i = 0; i < names.size(); ++i)
-    for (std::size_t j = 0; j < i; ++j)
-      if (options.has(names[i]) && options.has(names[j]) && file(names[i]) == file(names[j]))
-        throw bad(names[i], "is the same file as --" + names[j]);
+  for (const bool of_written : {false, true})
+    for (const auto& [name, path] : options.files) {
+      if (is_written(name) != of_written) continue;
+      const auto [at, is_new] = known.emplace(std::filesystem::weakly_canonical(path), name);
+      if (of_written && !is_new) throw bad(name, "is the same file as --" + at->second);
+    }
 }
 
 EvalOptions eval_options(const Words& words) {

@@ -247,6 +247,22 @@ def _dropped_ahead(dropout: Any, a: torch.Tensor,
     return a, b, dropout
 
 
+# What autograd has of a part of a matrix.
+_PARTS = ("SplitBackward0", "SplitWithSizesBackward0", "SliceBackward0", "AsStridedBackward0")
+
+
+def _leads_straight_to(whole: torch.Tensor, half: torch.Tensor) -> bool:
+    """Whether half's gradient is, without a step between, a part of the matrix's: a view of a view may have
+    hooks between, and a Function may give a view and another gradient."""
+    node = half.grad_fn
+    if node is None or type(node).__name__ not in _PARTS:
+        return node is None
+    before = node.next_functions[0][0]
+    if whole.grad_fn is None:
+        return getattr(before, "variable", None) is whole
+    return before is whole.grad_fn
+
+
 def _as_packed(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
     """(the matrix, None) where a and b are the halves of the rows of one, as chunk makes them."""
     if not torch.compiler.is_compiling() and (whole := a._base) is not None and whole is b._base:
@@ -258,7 +274,8 @@ def _as_packed(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Te
                 and not any(half._backward_hooks or half.retains_grad for half in (a, b))
                 and a.stride() == b.stride() == whole.stride()
                 and b.storage_offset() == a.storage_offset() + columns
-                and a.storage_offset() == whole.storage_offset()):
+                and a.storage_offset() == whole.storage_offset()
+                and _leads_straight_to(whole, a) and _leads_straight_to(whole, b)):
             return whole, None
     return a, b
 

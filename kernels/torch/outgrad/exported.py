@@ -1,10 +1,12 @@
 """The derivatives of operators in graphs of torch.export, which has no autograd Functions: it calls each
 operator by itself.
 
-Such a graph computes and keeps what eager mode does. Three things differ: the stores e4m3, e5m2 and mxfp8 of
-an activation keep y and its bit, because y is the result of another operator than what they keep; a pair in
-mxfp8 whose packed halves are no whole blocks keeps both factors, for the same reason; and no norm says that a
-channel has drifted; one that has drifted too far makes its gradients NaN.
+Such a graph computes and keeps what eager mode does. What differs: the stores e4m3, e5m2 and mxfp8 of an
+activation keep y and its bit, because y is the result of another operator than what they keep; a pair in
+mxfp8 whose packed halves are no whole blocks keeps both factors, for the same reason. A Linear is PyTorch's,
+whatever its store: it keeps all of its input, from which the gradient of its weight is exact; so it keeps the
+product of a pair before it, too. No norm says that a channel has drifted; one that has drifted too far makes
+its gradients NaN.
 """
 
 from collections.abc import Callable
@@ -17,16 +19,22 @@ from . import functional, library
 
 def _gives(name: str, keep: Callable[..., Any], gradients: Callable[..., Any]) -> None:
     """The derivative of an operator: keep(ctx, inputs, outputs) stores what gradients(ctx, saved, *dy) reads,
-    where dy is None for a result that does not reach the loss."""
+    where dy is None for a result that does not reach the loss. keep says of ctx.leads_back that it is False
+    where nothing that it stores leads from a graph of the backward pass to the input: recording such a graph
+    is an error then, and not only differentiating it."""
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.set_materialize_grads(False)
+        ctx.leads_back = True
         keep(ctx, inputs, (output,) if isinstance(output, torch.Tensor) else output)
 
     def backward(ctx: Any, *dy: Any) -> Any:
         given = dy[0] if isinstance(dy[0], list) else dy
-        found = (functional._recorded(name, gradients, ctx, given)
-            if torch.is_grad_enabled() and name != "dropout" else gradients(ctx, ctx.saved_tensors, *given))
+        recorded = torch.is_grad_enabled() and name != "dropout"
+        if recorded and not ctx.leads_back:
+            raise functional.no_second_derivative(name)
+        found = (functional._recorded(name, gradients, ctx, given) if recorded
+            else gradients(ctx, ctx.saved_tensors, *given))
         # PyTorch 2.10 wants none for arguments that the call left to their defaults
         return tuple(found[: len(ctx.needs_input_grad)])
 
@@ -45,6 +53,7 @@ _gives("activation_forward", _keep_activation,
 def _keep_store(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
     _, *ctx.of, seed, scale = inputs
     store = library.BY_NUMBER[ctx.of[1]]
+    ctx.leads_back = store.keeps_y
     ctx.save_for_backward(seed, scale, *outputs[store.writes_y and not store.keeps_y :])
 
 
@@ -71,7 +80,7 @@ _gives("gated_forward", _keep_pair, _pair_gradients)
 
 def _keep_pair_in_8_bits(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
     _, b, *ctx.of = inputs
-    ctx.packed = b is None
+    ctx.packed, ctx.leads_back = b is None, False
     ctx.save_for_backward(*outputs[1:])
 
 
@@ -102,7 +111,7 @@ _gives("dropout", functional._dropout_keep, functional._dropout_gradients)
 
 
 def _keep_softmax(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
-    ctx.columns = inputs[1]
+    ctx.columns, ctx.leads_back = inputs[1], False
     ctx.save_for_backward(outputs[1])
 
 
@@ -114,6 +123,7 @@ _gives("norm_forward", functional._norm_keep,
 
 def _keep_norm_in_8_bits(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
     *of_norm, ctx.store = inputs
+    ctx.leads_back = False
     functional._norm_keep(ctx, (*of_norm, None, 0.0), (*outputs[1:], None))
 
 

@@ -59,11 +59,11 @@ _offers = WeakTensorKeyDictionary()
 
 
 def _can_have_offers(x: torch.Tensor) -> bool:
-    # A graph of torch.compile has no such dictionary, under a transform another tensor stands for x, and of
-    # what was made in inference mode PyTorch counts no changes. Nothing is kept in the forward pass of a
-    # checkpoint; a selective one has to see the same operations when it recomputes.
+    # A graph of torch.compile has no such dictionary, nor one of torch.jit.trace, under a transform another
+    # tensor stands for x, and of what was made in inference mode PyTorch counts no changes. Nothing is kept
+    # in the forward pass of a checkpoint; a selective one has to see the same operations when it recomputes.
     if (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-            or library.is_in_selective_checkpoint()):
+            or torch._C._get_tracing_state() is not None or library.is_in_selective_checkpoint()):
         return False
     return (type(x) is torch.Tensor or is_fake(x)) and not x.is_inference()
 
@@ -92,7 +92,10 @@ def offered(x: torch.Tensor, what: Any) -> tuple[torch.Tensor, ...] | None:
     found = tuple(one() for one in kept)
     if any(one is None for one in found):
         return None  # no graph keeps them any more
-    if step:  # the first who asks makes RN(1 / s), and those after it find it here
-        found = found[0], found[1].view(torch.float32).reciprocal()
-        offer(x, what, *found)
+    if step:  # the first who asks makes RN(1 / s), and those after it find it as long as one keeps it
+        known = offered(x, (what, "reciprocal"))
+        if known is None:
+            known = (found[1].view(torch.float32).reciprocal(),)
+            offer(x, (what, "reciprocal"), *known)
+        found = found[0], *known
     return found

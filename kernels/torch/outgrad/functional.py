@@ -76,9 +76,12 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> None:
-        raise RuntimeError(
-            f"outgrad.{ctx.operation}: the second derivative is not known from the output; use PyTorch's own "
-            f"for double backward")
+        raise no_second_derivative(ctx.operation)
+
+
+def no_second_derivative(operation: str) -> RuntimeError:
+    return RuntimeError(f"outgrad.{operation}: the second derivative is not known from the output; use "
+        f"PyTorch's own for double backward")
 
 
 def _recorded(name: str, gradients: Callable[..., Any], ctx: Any, dy: Sequence[Any]) -> Any:
@@ -330,7 +333,7 @@ def _keeping(name: str, index: int, store: str) -> Callable[..., Any]:
     keeping_y = _keeping_y(name, index)
 
     def function(x: torch.Tensor) -> torch.Tensor:
-        if not torch.is_grad_enabled():
+        if not library.is_recorded():
             return keeping_y(x)  # the same y, without codes that nothing would read
         y, scale, codes = operation(x)
         fp8.offer(y, number, codes, scale)

@@ -205,7 +205,7 @@ def _of(function: str, operations: dict[tuple[str, str], functional._Operation],
     known = isinstance(store, str) and store in stores.OF_PAIRS
     if not known or stores.for_pair(store, name, dtype) != store:
         raise ValueError(f"outgrad.{function}: {stores.why_not_pair(store)}")
-    if store in _CODES and not torch.is_grad_enabled():
+    if store in _CODES and not library.is_recorded():
         store = stores.DEFAULT_OF_PAIRS  # the same z, without codes that nothing would read
     return operations[name, store]
 

@@ -374,6 +374,20 @@ def is_in_selective_checkpoint() -> bool:
         for mode in _get_current_dispatch_mode_stack())
 
 
+def is_in_checkpoint() -> bool:
+    """Whether one runs that keeps nothing of its forward pass and computes it again, both by hooks of what
+    nodes save."""
+    hooks = (None if torch.compiler.is_compiling()
+        else torch._C._autograd._top_saved_tensors_default_hooks(True))
+    return hooks is not None and hooks[0].__module__ == "torch.utils.checkpoint"
+
+
+def is_recorded() -> bool:
+    """Whether what is kept for a backward pass is made. torch.jit.trace traces twice, once without gradients,
+    and compares."""
+    return torch.is_grad_enabled() or torch._C._get_tracing_state() is not None
+
+
 def is_format(dtype: object) -> bool:
     """Whether it is one of FORMATS, in which not everything can be looked up."""
     return isinstance(dtype, torch.dtype) and dtype in FORMATS

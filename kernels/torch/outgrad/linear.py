@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from . import fp8, functional, library, rows, stores
+from . import fp8, functional, library, rows, sharded, stores
 from .arguments import shown
 
 
@@ -102,7 +102,8 @@ def _expect_fits(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
     if stores.OF_LINEARS[store][0] is None:
         raise ValueError(f"outgrad.linear: row_weights are for rows:1 to rows:99, store is {store!r}")
     if not (isinstance(row_weights, torch.Tensor) and row_weights.is_floating_point()
-            and row_weights.shape == x.shape[:-1] and row_weights.device == x.device):
+            and row_weights.layout is torch.strided and row_weights.shape == x.shape[:-1]
+            and row_weights.device == x.device):
         raise ValueError(
             f"outgrad.linear: row_weights has to be of a floating type and of shape {tuple(x.shape[:-1])} on "
             f"{x.device}, a number for each row of x")
@@ -118,9 +119,10 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     "rows:P", P from 1 to 99: of the n rows of x ceil(n P / 100), drawn at random, so that the gradient of
     weight has the exact one as its mean (rows.py has its variance). They are drawn in proportion to their
     norms, times row_weights if given, such as norms that rows of y's gradient had. "rows:P+e4m3" and
-    "rows:P+e5m2" keep these rows in 8 bits, or all of x, as "e4m3", where others keep that. Each call
-    draws a seed from PyTorch's generator, also where no gradient is recorded, so that checkpointing repeats
-    it. A NaN or an infinity in x or in the gradient of y makes the gradient of weight NaN.
+    "rows:P+e5m2" keep these rows in 8 bits, or all of x, as "e4m3", where others keep that and no checkpoint
+    runs. Each call draws a seed from PyTorch's generator, also where no gradient is recorded, so that
+    checkpointing repeats it. A NaN or an infinity in x or in the gradient of y makes the gradient of weight
+    NaN, but for infinities of an x that is kept as "e4m3" keeps it, as its largest finite numbers.
 
     x, weight and bias are all of one type or under autocast. row_weights are not negative, of any floating
     type.
@@ -132,15 +134,18 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     percent, name = stores.OF_LINEARS[store]
     of = None if name is None else library.FP8[name]
     functional._expect("linear", x=x, weight=weight, bias=bias)
+    sharded.refuse("linear", x, weight)
     autocast = functional.is_autocast(x)
     _expect_fits(x, weight, bias, autocast, store, row_weights)
-    if not weight.requires_grad:
-        return torch.nn.functional.linear(x, weight, bias)  # which keeps no x
+    if not weight.requires_grad or library.is_exporting():
+        return torch.nn.functional.linear(x, weight, bias)  # without gradient it keeps no x; exported.py
     seed = None if percent is None else functional.new_seed(x.device)
-    if not torch.is_grad_enabled():
+    if not library.is_recorded():
         return torch.nn.functional.linear(x, weight, bias)
     dtype = functional.dtype_under_autocast(x)
-    codes = None if of is None else fp8.offered(x, of)
+    # of a checkpoint's two passes the second one finds codes alive that the first one did not
+    shares = of is not None and (percent is None or not library.is_in_checkpoint())
+    codes = fp8.offered(x, of) if shares else None
     if percent is not None and codes is None:
         kept, index, scale = _rows_of(x, percent, of, dtype, row_weights, seed)
     else:

@@ -37,6 +37,12 @@ def dimensions(shape: Sequence[int], columns: int) -> int:
     return count
 
 
+def refuse(name: str, *tensors: Any) -> None:
+    """Raises an error if one of the arguments of an operation that takes no DTensors is one."""
+    if any(type(one) not in PLAIN and is_sharded(one) for one in tensors):
+        raise NotImplementedError(f"outgrad.{name}: it takes no DTensors; give it each process's own part")
+
+
 def of_parts(name: str, operation: Callable[..., Any], whole: int | None, inputs: tuple[Any, ...]) -> Any:
     """operation(*inputs) of each part, where the first input and what has its shape are sharded alike. whole:
     how many of the last dimensions each part has to have whole; None: it takes no DTensors."""
@@ -44,7 +50,7 @@ def of_parts(name: str, operation: Callable[..., Any], whole: int | None, inputs
 
     x = inputs[0]
     if whole is None:
-        raise NotImplementedError(f"outgrad.{name}: it takes no DTensors; give it each process's own part")
+        refuse(name, x)
     mesh, first_whole = x.device_mesh, x.dim() - whole
     placements = [one if type(one) is Shard and one.dim < first_whole else Replicate()
         for one in x.placements]

@@ -219,6 +219,26 @@ TEST_F(Eval, AnActivationThatRisesHasNoMask) {
   EXPECT_EQ(json["instruction_set"], outgrad_instruction_set());
 }
 
+TEST_F(Eval, AFileThatAnotherOptionNamesIsNotWritten) {
+  const std::vector<float> x = uniform(64, 1, -3, 3);
+  write("x", x), write("rstd", std::vector<float>(4));
+  const std::string other_spelling = std::string(folder_ / ".") + "/x";
+  for (const auto& [rest, why] :
+       {std::pair{"forward --activation tanh" + option("x") + " --y " + other_spelling,
+                  "--y: is the same file as --x"},
+        std::pair{"forward --activation mish" + option("x") + option("y") + " --mask " + folder_ / "y",
+                  "--y: is the same file as --mask"},
+        std::pair{"rmsnorm_backward --rows 4 --cols 16 --dy " + folder_ / "x" + " --y " + folder_ / "x" +
+                      option("rstd") + option("dx") + " --dgamma " + folder_ / "rstd",
+                  "--dgamma: is the same file as --rstd"}}) {
+    const CommandResult outcome = tune("eval --format f32 --op " + rest);
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_EQ(outcome.output, std::string("outgrad: eval: ") + why + "\n");
+  }
+  EXPECT_EQ(bits<float>("x"), bits_of(x));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "y") || std::filesystem::exists(folder_ / "dx"));
+}
+
 TEST_F(Eval, NormsGiveTheReferenceBits) {
   constexpr kernels::CpuSchedule kScalar{.threads = 1};
   constexpr i64 kRows = 13, kCols = 77;

@@ -33,6 +33,10 @@ def halves_of_40(x, w, store):
 KEPT_BY_GRAPHS = {
     "e4m3+bit": lambda x, w, b: outgrad.silu(x),
     "parts of blocks": lambda x, w, b: halves_of_40(x, w, "recompute"),
+    "gated_linear in 8 bits": lambda x, w, b: nn.functional.linear(outgrad.gated(x, x * w, store="e4m3"),
+    w.diag(), b),
+    "norm and linear": lambda x, w, b: nn.functional.linear(outgrad.layer_norm(x, 64, w, b, store="e4m3"),
+    w.diag(), b),
 }
 OPERATIONS = {
     **{name: lambda x, w, b, name=name: getattr(outgrad, name)(x) for name in outgrad.ACTIVATIONS},
@@ -59,6 +63,9 @@ OPERATIONS = {
     "linear_gelu": lambda x, w, b: outgrad.linear_gelu(x, w.diag(), b),
     "linear_activation": lambda x, w, b: outgrad.linear_activation(x, w.diag(), b, "mish"),
     "softmax": lambda x, w, b: outgrad.softmax(x, 0),
+    "gated_linear in 8 bits": lambda x, w, b: outgrad.gated_linear(x, x * w, w.diag(), b, store="e4m3"),
+    "norm and linear": lambda x, w, b: outgrad.linear(outgrad.layer_norm(x, 64, w, b, store="e4m3"),
+    w.diag(), b, store="e4m3"),
 }
 
 
@@ -111,6 +118,34 @@ def test_a_second_derivative_is_refused():
     (dx,) = torch.autograd.grad(model(x).pow(2).sum(), weight, create_graph=True)
     with pytest.raises(RuntimeError, match="second derivative"):
         dx.sum().backward()
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "dropout"])
+def test_a_second_derivative_is_refused_where_no_gradient_comes_from_behind(name):
+    """What such a graph keeps may lead nowhere: codes have no gradient, and here dy has none."""
+
+    class Alone(Of):
+        def forward(self, x):
+            return self.function(self.before(x), self.weight.detach(), self.bias.detach())
+
+    x = torch.randn(8, 64)
+    model = torch.export.export(Alone(OPERATIONS[name]), (x,)).module()
+    with pytest.raises(RuntimeError, match="outgrad.*second derivative is not known"):
+        found = model(x)
+        first = found if isinstance(found, torch.Tensor) else found[0]
+        (dweight,) = torch.autograd.grad(first.sum(), model.before.weight, create_graph=True)
+        dweight.square().sum().backward()
+
+
+@pytest.mark.parametrize("store", ["e4m3", "rows:30", "rows:30+e5m2"])
+def test_a_linear_is_pytorchs(store):
+    """No code is made that nothing would read, and no row is drawn."""
+    x, module = torch.randn(8, 64), outgrad.Linear(64, 3, store=store)
+    graph = torch.export.export(module, (x,), strict=False)
+    assert "outgrad" not in str([node.target for node in graph.graph.nodes])
+    plain = nn.Linear(64, 3)
+    plain.load_state_dict(module.state_dict())
+    assert_equal(gradients(graph.module(), x), gradients(plain, x))
 
 
 def test_every_operator_of_a_forward_pass_has_a_derivative_there_and_none_in_eager_mode():

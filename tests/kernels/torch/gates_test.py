@@ -99,6 +99,48 @@ def test_a_half_with_a_hook_gets_its_gradient():
     assert whole.grad[:, :4].eq(0).all() and torch.equal(b.grad, whole.grad[:, 4:]) and b.grad.ne(0).all()
 
 
+class TenTimes(torch.autograd.Function):
+    """x with ten times its gradient, as a view of it or itself."""
+
+    @staticmethod
+    def forward(ctx, x, as_view):
+        return x.view_as(x) if as_view else x
+
+    @staticmethod
+    def backward(ctx, dy):
+        return 10 * dy, None
+
+
+def viewed_behind_a_hook(half):
+    half.register_hook(lambda gradient: 10 * gradient)
+    return half.view(half.shape)
+
+
+@pytest.mark.parametrize("between", [lambda half: TenTimes.apply(half, True),
+    lambda half: TenTimes.apply(half, False), viewed_behind_a_hook])
+@pytest.mark.parametrize("is_leaf", [False, True])
+def test_what_stands_between_a_matrix_and_a_half_is_not_left_out(between, is_leaf):
+    leaf = torch.randn(3, 8).requires_grad_()
+    whole = leaf if is_leaf else leaf * 1
+
+    def gradient(between):
+        a, b = whole.chunk(2, 1)
+        return torch.autograd.grad(outgrad.gated(*blocks._as_packed(between(a), b)).sum(), leaf,
+            retain_graph=True)[0]
+
+    want, got = gradient(lambda half: half), gradient(between)
+    assert torch.equal(got[:, :4], 10 * want[:, :4]) and torch.equal(got[:, 4:], want[:, 4:])
+
+
+def test_each_way_to_the_halves_of_a_matrix_is_known():
+    whole = torch.randn(2, 3, 8).requires_grad_()
+    for matrix in (whole, whole * 1, whole.detach()):
+        for a, b in (matrix.chunk(2, -1), matrix.split(4, -1), matrix.split([4, 4], -1),
+                matrix.tensor_split(2, -1), (matrix[..., :4], matrix[..., 4:]),
+                (matrix[:, :, :4], matrix[:, :, 4:]), (matrix.narrow(-1, 0, 4), matrix.narrow(-1, 4, 4))):
+            assert blocks._as_packed(a, b) == (matrix, None)
+
+
 @formats
 def test_halves_of_rows_are_a_pair(dtype):
     whole = torch.cat(pair(dtype, 5, 48)[:2], 1).requires_grad_()

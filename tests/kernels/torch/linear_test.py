@@ -110,14 +110,23 @@ def test_second_derivatives_and_transforms():
         torch.func.vmap(lambda x: outgrad.linear(x, weight))(x)
 
 
+class Sharded(torch.Tensor):
+    """What is looked for in a DTensor."""
+
+    device_mesh = None
+
+
 def test_what_cannot_be_is_named():
     x, weight = torch.randn(4, 8), torch.randn(3, 8)
+    no_parts = "outgrad.linear: it takes no DTensors; give it each process's own part"
     for call, kind, why in (
         (lambda: outgrad.linear(x, weight, store="mxfp8"), ValueError,
         "outgrad.linear: store is 'mxfp8', none of e4m3, e5m2, rows:1 to rows:99, "),
         (lambda: outgrad.linear(x, weight, store=["e4m3"]), ValueError, "outgrad.linear: store is"),
         (lambda: outgrad.linear(x.double(), weight), TypeError, "outgrad.linear: x is torch.float64"),
         (lambda: outgrad.linear(x, [1.0]), TypeError, "outgrad.linear: weight is no tensor but list"),
+        (lambda: outgrad.linear(x.as_subclass(Sharded), weight), NotImplementedError, no_parts),
+        (lambda: outgrad.linear(x, weight.as_subclass(Sharded)), NotImplementedError, no_parts),
         (lambda: outgrad.linear(x, weight.t()), ValueError,
         r"outgrad.linear: x of shape \(4, 8\) and weight of shape \(8, 3\) have no product"),
         (lambda: outgrad.linear(x, weight[0]), ValueError, r"weight of shape \(8,\) have no product"),
@@ -396,6 +405,8 @@ def test_a_norms_codes_live_as_long_as_its_graph():
     first, again = fp8.offered(y, E4M3), fp8.offered(y, E4M3)
     assert all(a.data_ptr() == b.data_ptr() for a, b in zip(first, again, strict=True)), "one scale for all"
     del first, again
+    assert outgrad.linear(y, torch.ones(2, WIDTH, requires_grad=True)).grad_fn is not None  # and that is gone
+    assert fp8.offered(y, E4M3) is not None, "the norm's are there as long as its graph"
     y = y.detach_()
     assert fp8.offered(y, E4M3) is None
     assert fp8.offered(outgrad.LayerNorm(WIDTH, store="int8")(x), E4M3) is None

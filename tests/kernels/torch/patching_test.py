@@ -356,6 +356,25 @@ def test_a_patched_model_is_traced(has_run, train):
         if node.op == "call_function" and "outgrad" in str(node.target)]
 
 
+@pytest.mark.parametrize("function", [
+    lambda x, w: outgrad.linear(outgrad.layer_norm(x, 32, store="e4m3"), w),
+    lambda x, w: outgrad.linear(outgrad.silu(x, store="e4m3+bit"), w),
+    lambda x, w: outgrad.linear(x, w, store="rows:50+e4m3"),
+    lambda x, w: outgrad.gated(x, x * 2, store="mxfp8") @ w.t(),
+    lambda x, w: outgrad.gated_linear(x, x * 2, w, store="e4m3"),
+])
+def test_stores_in_8_bits_are_traced(function):
+    """PyTorch traces a second time, without gradients, and compares the two graphs."""
+    given = [torch.randn(*shape, requires_grad=True) for shape in ((4, 32), (3, 32))]
+
+    def found(function):
+        torch.manual_seed(1)
+        return torch.autograd.grad(function(*given).square().sum(), given)
+
+    traced = torch.jit.trace(function, tuple(given))
+    assert all(map(torch.equal, found(traced), found(function)))
+
+
 TRACED = {
     "gelu": lambda x: outgrad.gelu(x, "tanh"),
     "silu": lambda x: outgrad.silu(x, store="e4m3"),

@@ -350,6 +350,11 @@ def test_what_is_no_number_is_in_the_gradient():
         given[3] = value
         assert dw(torch.randn(10, 6), row_weights=given).isnan().all()
     assert dw(torch.randn(10, 6), row_weights=-ones[:, 0]).isnan().all()
+    x, weight = torch.full((10, 6), math.inf), weight.requires_grad_()
+    other = outgrad.linear(x, weight)  # whose codes of all rows are shared, in which an infinity is finite
+    shared = outgrad.linear(x, weight, store="rows:30+e4m3")
+    assert torch.isfinite(torch.autograd.grad(shared.nan_to_num(0).sum() + 0 * other.sum().nan_to_num(0),
+        weight)[0]).all()
     assert (dw(torch.zeros(10, 6)) == 0).all()
 
 
@@ -471,6 +476,32 @@ def test_checkpoints_draw_the_same_rows(reentrant, store):
     assert torch.equal(got[0], want[0]) != reentrant
 
 
+@pytest.mark.parametrize("codes_are_made", ["inside", "outside"])
+def test_a_checkpoint_draws_where_codes_would_be_shared(codes_are_made):
+    """In its forward pass nothing is kept, and in the second one the codes of others are alive, or not any
+    more: both passes have to keep alike."""
+    norm, linear = outgrad.LayerNorm(64, store="e4m3"), outgrad.Linear(64, 32, store="rows:50+e4m3")
+    other, x = outgrad.Linear(64, 32, store="e4m3"), torch.randn(50, 64, requires_grad=True)
+    inside = codes_are_made == "inside"
+
+    def gradient(forward, x):
+        linear.zero_grad()
+        torch.manual_seed(3)
+        outside = None if inside else other(x)
+        y = forward(x)
+        if outside is not None:
+            outside.sum().backward()  # frees its codes
+        y.sum().backward()
+        return linear.weight.grad
+
+    before = norm if inside else torch.nn.Identity()
+    with torch.no_grad():
+        given = before(x)
+    want = gradient(lambda x: linear(given.clone()), x)
+    got = gradient(lambda x: checkpoint(lambda x: linear(before(x)), x, use_reentrant=False), x)
+    assert torch.equal(got, want)
+
+
 def test_compiled():
     torch._dynamo.reset()
     model, x = Three(), torch.randn(50, 64)
@@ -554,6 +585,7 @@ def test_what_cannot_be_is_named():
         r"outgrad.linear: row_weights has to be of a floating type and of shape \(10,\) on cpu"),
         (given(torch.ones(10, dtype=torch.int64)), ValueError, "outgrad.linear: row_weights has to be"),
         (given([1.0] * 10), ValueError, "outgrad.linear: row_weights has to be"),
+        (given(torch.ones(10).to_sparse()), ValueError, "outgrad.linear: row_weights has to be"),
         (given(torch.ones(10), "e4m3"), ValueError,
         "outgrad.linear: row_weights are for rows:1 to rows:99, store is 'e4m3'"),
     ):
