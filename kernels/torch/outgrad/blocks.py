@@ -28,7 +28,35 @@ from torch.nn.modules.module import _has_any_global_hook as has_global_hooks
 from . import functional, gates, graphs, library, modules, originals, stores
 
 
-class DropoutAddNorm(nn.Module):
+class OfKind:
+    """The common part of the classes that _of_kind makes of others' classes, from which they descend: their
+    objects stay what others look for, and have their class's attributes."""
+
+    _outgrad_kind: type  # the other's
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        _, _, *state = tuple(super().__reduce_ex__(protocol))
+        return _new_of_kind, (type(self).__bases__[0], self._outgrad_kind), *state
+
+
+@functools.cache
+def _of_kind(ours: Any, kind: Any) -> Any:
+    return type(kind.__name__, (ours, kind),
+        {"_outgrad_kind": kind, "__module__": kind.__module__, "__qualname__": kind.__qualname__})
+
+
+def _new_of_kind(ours: type, kind: type) -> Any:
+    made = _of_kind(ours, kind)
+    return made.__new__(made)
+
+
+def _runs_as(module: Any, ours: Any) -> bool:
+    """Whether a module is of a class that _of_kind made with `ours`, and of no other's that has been derived
+    from it since."""
+    return type(module).__bases__[0] is ours
+
+
+class DropoutAddNorm(OfKind, nn.Module):
     """LayerNorm(dropout(dense(hidden_states)) + input_tensor), for an object that was made as one of Hugging
     Face's SelfOutput and Output classes."""
 
@@ -47,7 +75,7 @@ class DropoutAddNorm(nn.Module):
             else norm(dropout(x) + input_tensor))
 
 
-class LinearActivation(nn.Module):
+class LinearActivation(OfKind, nn.Module):
     """intermediate_act_fn(dense(hidden_states)), for an object made as one of Hugging Face's
     Intermediates."""
 
@@ -55,7 +83,7 @@ class LinearActivation(nn.Module):
         return _activated(self._modules["dense"], _part(self, "intermediate_act_fn"), hidden_states)
 
 
-class LinearActivationLinear(nn.Module):
+class LinearActivationLinear(OfKind, nn.Module):
     """fc2(activation_fn(fc1(hidden_states))), for an object made as one of Hugging Face's MLP classes."""
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -63,12 +91,10 @@ class LinearActivationLinear(nn.Module):
         return own["fc2"](_activated(own["fc1"], _part(self, "activation_fn"), hidden_states))
 
 
-class _FeedsForward:
-    """The common part of the classes that _feeding_forward makes of Hugging Face's layers:
-    output(intermediate(x), x) as one node."""
+class _FeedsForward(OfKind):
+    """output(intermediate(x), x) as one node, for an object made as one of Hugging Face's layers."""
 
     _modules: dict[str, Any]  # nn.Module's
-    _outgrad_kind: type  # what _feeding_forward was given
 
     class _Chunk:
         """A layer's feed_forward_chunk, which Hugging Face's apply_chunking_to_forward asks in each call for
@@ -84,12 +110,18 @@ class _FeedsForward:
         def __call__(self, attention_output: torch.Tensor) -> torch.Tensor:
             return self.layer._outgrad_feed_forward(attention_output)
 
-    feed_forward_chunk = property(_Chunk)
+    class _Chunks:
+        """In place of a method: what an object has under this name itself goes before it."""
+
+        def __get__(self, layer: Any, _: Any = None) -> Any:
+            return self if layer is None else _FeedsForward._Chunk(layer)
+
+    feed_forward_chunk = _Chunks()
 
     def _outgrad_feed_forward(self, x: torch.Tensor) -> torch.Tensor:
         own = self._modules
         intermediate, output = own["intermediate"], own["output"]
-        if (type(intermediate) is LinearActivation and type(output) is DropoutAddNorm
+        if (_runs_as(intermediate, LinearActivation) and _runs_as(output, DropoutAddNorm)
                 and not graphs.is_symbol(x)):
             inner: Any = intermediate._modules
             outer: Any = output._modules
@@ -102,21 +134,6 @@ class _FeedsForward:
                 return norm.of_mlp(x, (weight1, bias1, name, weight2, bias2),
                     functional.checked_probability("dropout", dropout.p, dropout.training))
         return output(intermediate(x), x)
-
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        _, _, *state = tuple(super().__reduce_ex__(protocol))
-        return _new_feeding_forward, (self._outgrad_kind,), *state
-
-
-@functools.cache
-def _feeding_forward(kind: type) -> type:
-    return type(kind.__name__, (_FeedsForward, kind),
-        {"_outgrad_kind": kind, "__module__": kind.__module__, "__qualname__": kind.__qualname__})
-
-
-def _new_feeding_forward(kind: type) -> Any:
-    ours: Any = _feeding_forward(kind)
-    return ours.__new__(ours)
 
 
 _Names = frozenset[str]  # of a module's parts
@@ -280,9 +297,15 @@ def _as_packed(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Te
     return a, b
 
 
+def _runs_our_forward(module: nn.Module) -> bool:
+    """Whether a module's forward is one of this package's, and no subclass's."""
+    return type(module).forward.__module__ in (modules.__name__, originals.__name__)
+
+
 def _takes_sum(norm: Any, x: object, residual: object) -> bool:
     if not (isinstance(norm, modules._Norm) and norm.store == stores.DEFAULT_OF_NORMS
-            and isinstance(x, torch.Tensor) and isinstance(residual, torch.Tensor)):
+            and _runs_our_forward(norm) and isinstance(x, torch.Tensor)
+            and isinstance(residual, torch.Tensor)):
         return False
     return (x.dtype == residual.dtype and x.shape == residual.shape and norm.takes_as_it_is(x)
         and _are_alone(norm))
@@ -551,6 +574,11 @@ class _Shared(_OfMethod):
         return None
 
 
+def _end(node: Any) -> tuple[int, int]:
+    """The place in the source where a node ends."""
+    return node.end_lineno, node.end_col_offset
+
+
 class _Calls(_OfMethod):
     """Rewrites calls of calls, f(g(x)), as _behind says, and where they are two statements, z = g(x); y =
     f(z), if nothing else reads that z, for a return, too."""
@@ -561,11 +589,13 @@ class _Calls(_OfMethod):
             if node is not definition)
         self.handles = any(hasattr(node, "finalbody") for node in ast.walk(definition))
         self.reads: collections.Counter[str] = collections.Counter()
-        self.last_read: dict[str, int] = {}
+        self.last_read: dict[str, tuple[int, int]] = {}
+        changed = {node.target for node in ast.walk(definition) if isinstance(node, ast.AugAssign)}
         for node in ast.walk(definition):
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):  # or by a del
+            # or by a del, or where it is changed, which reads it
+            if isinstance(node, ast.Name) and (node in changed or not isinstance(node.ctx, ast.Store)):
                 self.reads[node.id] += 1
-                self.last_read[node.id] = max(node.lineno, self.last_read.get(node.id, 0))
+                self.last_read[node.id] = max(_end(node), self.last_read.get(node.id, (0, 0)))
 
     def _join(self, statements: list[Any]) -> None:
         k = 0
@@ -591,7 +621,7 @@ class _Calls(_OfMethod):
         if self.handles and self.reads[z] > 1:
             return False
         return (isinstance(statement, ast.Return) or statement.targets[0].id == z
-            or (self.straight and self.last_read[z] <= statement.end_lineno))
+            or (self.straight and self.last_read[z] <= _end(statement)))
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
@@ -733,11 +763,14 @@ def _norm_takes_all(dropout: Any, norm: Any) -> bool:
         and norm.store == stores.DEFAULT_OF_NORMS)
 
 
+_LINEAR_FORWARD = nn.Linear.forward  # which others may replace for all Linears
+
+
 def _plain(linear: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """The weight and the bias of a Linear of PyTorch's own; (None, None) of another one, and where the weight
     is of a subclass of Tensor, hence sharded or quantised."""
     # A module's attributes take 0.5 us each, its dictionaries 0.05.
-    if type(linear) is nn.Linear:
+    if type(linear) is nn.Linear and nn.Linear.forward is _LINEAR_FORWARD:
         own = linear._parameters
         if "bias" in own and (type(weight := own.get("weight")) is nn.Parameter or is_fake(weight)):
             return weight, own["bias"]
@@ -837,7 +870,7 @@ def _feed_forward_chunk(self: Any, attention_output: torch.Tensor) -> torch.Tens
 
 
 class Block(NamedTuple):
-    ours: type[nn.Module]
+    ours: Any  # a class of modules
     what: str  # runs as one node
     parts: _Names  # the norms and activations in it, by their names in the module
 
@@ -890,7 +923,7 @@ def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_
     drops what an activation gives. becomes_norm, becomes_activation, becomes_dropout: whether a module gets
     the class of one of ours. drops: whether other activations than ReLU are one with the dropout behind
     them."""
-    kind = type(module)
+    kind: Any = type(module)
     if "forward" in module.__dict__:
         return None
     if kind is nn.Sequential:
@@ -905,12 +938,13 @@ def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_
         code = _code_of(kind.forward)
         for parts, forward, block in _BLOCKS:
             if set(module._modules) == parts and code == _code_of(forward):
-                return block
+                return block._replace(ours=_of_kind(block.ours, kind))
     if _feeds_forward(kind, module):
-        return Block(_feeding_forward(kind),  # type: ignore[arg-type]  # a class is hashable
+        return Block(_of_kind(_FeedsForward, kind),
             "Linear, activation, Linear, dropout, add and norm", frozenset())
     parts_there = {name: part for name, part in module._modules.items() if part is not None}
-    norms = frozenset(name for name, part in parts_there.items() if becomes_norm(part))
+    norms = frozenset(name for name, part in parts_there.items() if becomes_norm(part)
+        and (_runs_our_forward(part) or not isinstance(part, modules._Norm)))
     gates = frozenset(name for name, part in parts_there.items() if becomes_activation(part))
     linears = frozenset(name for name, part in parts_there.items() if type(part) is nn.Linear)
     dropouts = frozenset(name for name, part in parts_there.items() if becomes_dropout(part))
@@ -932,8 +966,8 @@ def _feeds_forward(kind: type, module: nn.Module) -> bool:
 
     def is_block(name: str, ours: type) -> bool:
         part = module._modules.get(name)
-        return part is not None and (type(part) is ours
-            or ((block := block_of(part)) is not None and block.ours is ours))
+        return part is not None and (_runs_as(part, ours)
+            or ((block := block_of(part)) is not None and block.ours.__bases__[0] is ours))
 
     return is_block("intermediate", LinearActivation) and is_block("output", DropoutAddNorm)
 

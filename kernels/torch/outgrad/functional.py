@@ -440,6 +440,11 @@ def _activation_gradients(dy: torch.Tensor, y: torch.Tensor, mask: torch.Tensor 
     return library.activation_backward(dy, y, mask, index), None
 
 
+def _read_by(ctx: Any, weight: int, x: torch.Tensor) -> torch.Tensor | None:
+    """x, if the gradient of the weight that is this input of a node is wanted, which alone reads it."""
+    return x if ctx.needs_input_grad[weight] else None
+
+
 def _linear_keeping_y(name: str, compute: Callable[..., Any], index: int) -> _Operation:
     """An activation of a Linear as one node, compute(x, weight, bias) giving (y, mask); x and weight are
     kept, too."""
@@ -447,7 +452,7 @@ def _linear_keeping_y(name: str, compute: Callable[..., Any], index: int) -> _Op
     def keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
         x, weight, bias = inputs
         ctx.bias_dtype = None if bias is None else bias.dtype
-        ctx.save_for_backward(*outputs, x, weight)
+        ctx.save_for_backward(*outputs, _read_by(ctx, 1, x), weight)
 
     def gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor) -> tuple[Any, ...]:
         y, mask, x, weight = saved
@@ -552,7 +557,7 @@ def _linears_of(count: int) -> _Operation:
             for weight, bias in zip(parameters[::2], parameters[1::2], strict=True))
 
     def keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
-        ctx.save_for_backward(inputs[0], *inputs[1::2])
+        ctx.save_for_backward(inputs[0] if any(ctx.needs_input_grad[1::2]) else None, *inputs[1::2])
         if not torch.compiler.is_compiling():
             ctx.set_materialize_grads(False)
 
@@ -1044,7 +1049,8 @@ def _norm_of_linear(name: str) -> _Operation:
         return _norm_of_sum_forward(torch.nn.functional.linear(h, weight, bias), residual, of_sum)[:3]
 
     def keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> None:
-        ctx.save_for_backward(*_kept_of_norm_of_sum(ctx, inputs[4:], *outputs), *inputs[:2])
+        h, weight, *_ = inputs
+        ctx.save_for_backward(*_kept_of_norm_of_sum(ctx, inputs[4:], *outputs), _read_by(ctx, 1, h), weight)
 
     def gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         *of_sum, h, weight = saved
@@ -1072,7 +1078,7 @@ def _norm_of_mlp(name: str, index: int) -> _Operation:
         x, weight1, _, weight2, _, *of_sum = inputs
         y, rstd, side_x_hat, h, mask = outputs
         kept = _kept_of_norm_of_sum(ctx, of_sum, y, rstd, side_x_hat)
-        ctx.save_for_backward(*kept, x, weight1, weight2, h, mask)
+        ctx.save_for_backward(*kept, _read_by(ctx, 1, x), weight1, weight2, h, mask)
 
     def gradients(ctx: Any, saved: tuple[Any, ...], dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         *kept, x, weight1, weight2, h, mask = saved

@@ -135,6 +135,9 @@ class ChannelsLayerNorm(modules.LayerNorm):
             return super().forward(x)
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
+    def takes_as_it_is(self, x: torch.Tensor) -> bool:
+        return self.data_format == "channels_last" and super().takes_as_it_is(x)
+
 
 class _Form(NamedTuple):
     model: str  # of transformers

@@ -705,7 +705,8 @@ def _kind_before(module: nn.Module) -> str:
 def _is_of_ours(kind: type) -> bool:
     """Whether patch gives this class to modules; not one that another library has derived from it since."""
     return (kind.__module__.rpartition(".")[0] == __package__
-        or not {blocks._FeedsForward, blocks.Rewritten}.isdisjoint(kind.__bases__))
+        or any(issubclass(base, (blocks.OfKind, blocks.Rewritten)) and base.__module__ == blocks.__name__
+        for base in kind.__bases__))
 
 
 def _without_ours(kind: type, was: type) -> type | None:

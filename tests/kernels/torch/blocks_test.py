@@ -105,6 +105,33 @@ def test_a_whole_mlp_is_as_near_as_its_parts(dtype, monkeypatch):
             3e-7 * want.norm())
 
 
+def test_a_linear_that_is_not_trained_keeps_no_input():
+    """As PyTorch's does: under LoRA most are of this kind."""
+    x, dy = torch.randn(5, 64), torch.randn(5, 64)
+    w1, w2, bias = torch.randn(128, 64), torch.randn(64, 128), torch.randn(128)
+    square = torch.randn(64, 64)
+    norm = functional.checked("layer_norm", x, 64, (None, None, 1e-5, False, None, None, 0.0))
+    for function, weights in (
+        (lambda h, w: functional.linear_activation(h, w, bias)[:, :64], (w1,)),
+        (lambda h, w: functional.linear_gelu(h, w)[:, :64], (w1,)),
+        (lambda h, v, w: functional.linears_of(h, (v, None, w, None))[1], (square, square.clone())),
+        (lambda h, w: functional.norm_of_linear("layer_norm", h, w, None, x, 0.0, *norm), (square,)),
+        (lambda h, v, w: functional.norm_of_mlp("layer_norm", h, (v, bias, "gelu", w, None), 0.0, *norm),
+        (w1, w2)),
+    ):
+        gradients = []
+        for trained in (False, True):
+            leaf = x.clone().requires_grad_()
+            given, kept = leaf * 1, []
+            weights = [weight.requires_grad_(trained) for weight in weights]
+            with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.data_ptr()) or t,
+                    lambda t: t):
+                y = function(given, *weights)
+            assert (given.data_ptr() in kept) == trained
+            gradients.append(torch.autograd.grad(y, leaf, dy)[0])
+        assert torch.equal(*gradients)
+
+
 @pytest.mark.parametrize("trained", ["weight", "bias", "x", "LayerNorm", "intermediate", "second"])
 def test_what_needs_no_gradient_gets_none(trained, monkeypatch):
     """Each part of a layer's MLP alone, without bias too."""
@@ -274,16 +301,18 @@ class Adds(Subtracts):
 
 def test_only_this_code_is_recognised():
     assert blocks.block_of(Subtracts()) is None
-    assert blocks.block_of(Adds()).ours is not blocks.DropoutAddNorm, "what a class inherits is not looked at"
+    ours = blocks.block_of(Adds()).ours
+    assert not issubclass(ours, blocks.DropoutAddNorm), "what a class inherits is not looked at"
     from transformers.models.bert.modeling_bert import BertOutput
 
     config = transformers.BertConfig(hidden_size=8, intermediate_size=16)
-    assert blocks.block_of(BertOutput(config)).ours is blocks.DropoutAddNorm
+    assert issubclass(blocks.block_of(BertOutput(config)).ours, blocks.DropoutAddNorm)
     more = BertOutput(config)
     more.adapter = nn.Linear(8, 8)
     replaced = BertOutput(config)
     replaced.forward = lambda *_: None
-    assert blocks.block_of(more).ours is not blocks.DropoutAddNorm and blocks.block_of(replaced) is None
+    assert not issubclass(blocks.block_of(more).ours, blocks.DropoutAddNorm)
+    assert blocks.block_of(replaced) is None
 
 
 def mlps():
@@ -433,6 +462,85 @@ def test_a_pre_norm_layer_normalises_its_sum_in_one_node(name, dtype, monkeypatc
         assert near(step(model, example), step(parts, example))
     outgrad.unpatch(model)
     assert all(type(layer) is kind for layer in layers)
+
+
+class Parts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.act, self.gate, self.drop = nn.ReLU(), nn.SiLU(), nn.Dropout(0.0)
+
+
+class ReadsItInTheSameLine(Parts):
+    def forward(self, x):
+        z = self.first(x)
+        z = self.act(z)
+        y = self.drop(z); w = z * 2  # noqa: E702
+        return y + w
+
+
+class ReadsThePairInTheSameLine(Parts):
+    def forward(self, x):
+        z = self.gate(self.first(x)) * x
+        y = self.second(z); w = z * 2  # noqa: E702
+        return y + w
+
+
+class ChangesItInPlace(Parts):
+    def forward(self, x):
+        z = self.act(self.first(x))
+        y = self.drop(z)
+        z *= 2
+        return y
+
+
+@pytest.mark.parametrize("kind", [ReadsItInTheSameLine, ReadsThePairInTheSameLine, ChangesItInPlace])
+def test_whoever_reads_what_stood_between_is_seen(kind):
+    model, x = kind(), torch.randn(5, 8)
+    want = model(x)
+    outgrad.patch(model)
+    torch.testing.assert_close(model(x), want)
+
+
+class Twice(outgrad.LayerNorm):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_a_norm_with_a_forward_of_its_own_runs_it():
+    """What a block would compute in its place is the forward of this package's class."""
+    x = torch.randn(3, 8)
+    for kind in (PreNorm, PostNorm):
+        for before in (False, True):
+            model = kind()
+            if before:
+                model.second = Twice(8)
+            report = outgrad.patch(model)
+            if not before:
+                model.second.__class__ = Twice
+            found = model(x)
+            outgrad.unpatch(model)
+            model.second.register_forward_hook(lambda _, __, y: y if type(_) is Twice else 2 * y)
+            torch.testing.assert_close(found, model(x))
+        assert kind is PostNorm or report.fused == [], "the other norm stands behind no sum"
+
+
+def test_channels_are_normalised_where_they_are():
+    from transformers.models.convnext.modeling_convnext import ConvNextLayerNorm
+
+    class Convolved(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part = nn.Conv2d(8, 8, 1)
+            self.norm = ConvNextLayerNorm(8, data_format="channels_first")
+
+        def forward(self, x):
+            return self.norm(self.part(x) + x)
+
+    model, x = Convolved(), torch.randn(2, 8, 8, 8)
+    want = model(x)
+    outgrad.patch(model)
+    torch.testing.assert_close(model(x), want)
 
 
 class PreNorm(nn.Module):
@@ -630,6 +738,46 @@ def test_a_forward_that_was_replaced_between_two_patches_is_the_one_that_runs(mo
     expected = model(x)
     outgrad.patch(model)
     torch.testing.assert_close(model(x), expected)
+
+
+def test_blocks_stay_what_others_look_for():
+    """Hugging Face's models initialise parts by their class, and read attributes of it."""
+    model = model_of("bert")
+    kinds = {name: type(module) for name, module in model.named_modules()}
+    outgrad.patch(model)
+    for name, module in model.named_modules():
+        if module._modules:
+            assert isinstance(module, kinds[name]) and type(module).__name__ == kinds[name].__name__
+    outgrad.unpatch(model)
+    assert {name: type(module) for name, module in model.named_modules()} == kinds
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_objects_own_part_of_a_block_is_the_one_that_runs(after):
+    model, ids = model_of("bert").eval(), torch.arange(8).view(1, 8)
+    layer = model.bert.encoder.layer[0]
+
+    def thrice(attention_output):
+        return 3 * attention_output
+
+    if not after:
+        layer.feed_forward_chunk = thrice
+    outgrad.patch(model)
+    layer.feed_forward_chunk = thrice
+    found = model(ids).logits
+    outgrad.unpatch(model)
+    torch.testing.assert_close(found, model(ids).logits)
+
+
+def test_what_replaces_the_forward_of_all_linears_is_the_one_that_runs(monkeypatch):
+    """As tools that instrument models do."""
+    model, ids = model_of("bert").eval(), torch.arange(8).view(1, 8)
+    forward = nn.Linear.forward
+    outgrad.patch(model)
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: 2 * forward(self, x))
+    found = model(ids).logits
+    outgrad.unpatch(model)
+    torch.testing.assert_close(found, model(ids).logits)
 
 
 def test_an_object_of_a_class_of_ours_is_copied_as_any():
