@@ -196,6 +196,8 @@ class Parser {
     const bool leading_one = hexadecimal && text_[begin + 2] == '1';
     if (points > 1 || digits == 0 || digits > (hexadecimal ? (leading_one ? 14 : 13) : 60))
       fail(begin, "is not a number of reasonable length");
+    const bool is_zero = std::string_view(text_).substr(begin, at_ - begin).find_first_not_of("0.xX") ==
+                         std::string_view::npos;
     const char mark = hexadecimal ? 'p' : 'e';
     if (at_ < text_.size() && std::tolower(static_cast<unsigned char>(text_[at_])) == mark) {
       ++at_;
@@ -207,8 +209,8 @@ class Parser {
     const std::string digits_read = text_.substr(begin, at_ - begin);
     const double value = std::strtod(digits_read.c_str(), nullptr);
     // Far smaller and larger ones would only overflow, and a hexadecimal one must be exact.
-    if (value != 0 && !(std::abs(value) > 1e-280 && std::abs(value) < 1e280))
-      fail(begin, "is beyond 1e-280 .. 1e280");
+    if (!is_zero && !(std::abs(value) > 1e-280 && std::abs(value) < 1e280))
+      fail(begin, fmt::format("{} is beyond 1e-280 .. 1e280", digits_read));
     if (hexadecimal) return add({value, Real(value), Ball(value)});
     Constant constant{value, Real(digits_read), Ball()};
     if (arb_set_str(constant.ball.raw(), digits_read.c_str(), kPrecisionBits) != 0)

@@ -70,9 +70,11 @@ int defaults_command(const Words& words) {
   std::vector<Record> records;
   for (const std::string& path : options.inputs) {
     Database database = load_database(path);
-    for (const std::string& warning : database.warnings) kernels::print_error_line("warning: " + warning);
     if (database.records.empty())
-      throw kernels::SpecError(path, "records", "none: the file is missing or empty");
+      throw kernels::SpecError(
+          path, "records",
+          "none: " + (database.warnings.empty() ? "the file is missing or empty" : left_out(database)));
+    warn_of_left_out(database);
     records.insert(records.end(), std::make_move_iterator(database.records.begin()),
                    std::make_move_iterator(database.records.end()));
   }

@@ -39,9 +39,10 @@ MergeOptions merge_options(const Words& words) {
 struct Read {
   std::vector<Record> records;
   std::size_t lines = 0;
+  Database all = {};  // of what was left out
 
   void take(const Database& database) {
-    for (const std::string& warning : database.warnings) kernels::print_error_line("warning: " + warning);
+    all.warnings.insert(all.warnings.end(), database.warnings.begin(), database.warnings.end());
     lines += database.records.size();
     records.insert(records.end(), database.records.begin(), database.records.end());
   }
@@ -60,7 +61,9 @@ Read merge_into(const MergeOptions& options) {
   if (read.records.empty())
     throw kernels::SpecError("tune", "--merge",
                              "no record of " + std::string(kSchema) + " in " +
-                                 (options.inputs.size() == 1 ? options.inputs.front() : "any of the files"));
+                                 (options.inputs.size() == 1 ? options.inputs.front() : "any of the files") +
+                                 (read.all.warnings.empty() ? "" : " (" + left_out(read.all) + ")"));
+  warn_of_left_out(read.all);
   const bool regular = !std::filesystem::exists(out, error) || std::filesystem::is_regular_file(out, error);
   std::optional<DatabaseLock> lock;
   if (regular) {

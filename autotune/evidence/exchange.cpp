@@ -466,6 +466,7 @@ RecordedPoints points_of(const Database& database, const std::string& path, cons
 Recording read_database(const std::string& path, std::string_view problem) {
   const Database database = load_database(path);
   const std::string wanted = problem_in(database, path, problem);
+  warn_of_left_out(database);
   const RecordedPoints all = points_of(database, path, wanted);
   const auto is_timed = [](const auto& point) { return !point.second.relative.empty(); };
   if (all.default_ms.empty() && std::any_of(all.points.begin(), all.points.end(), is_timed))

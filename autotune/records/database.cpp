@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <map>
 
+#include "kernels/support/errors.h"
 #include "kernels/support/json.h"
 
 namespace outgrad::autotune {
@@ -154,7 +155,22 @@ Database parse_database(const std::string& path, std::string_view text) {
 Database load_database(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return {};
-  return parse_database(path, kernels::read_file(path));
+  const std::string text = kernels::read_file(path);
+  if (text.starts_with("\x1f\x8b"))
+    throw kernels::SpecError(path, "byte 1", "is compressed: gunzip it first");
+  return parse_database(path, text);
+}
+
+std::string left_out(const Database& database) {
+  if (database.warnings.empty()) return {};
+  const std::size_t more = database.warnings.size() - 1;
+  return database.warnings.front() +
+         (more > 0 ? ", and " + std::to_string(more) + " more such line" + (more > 1 ? "s" : "") : "");
+}
+
+void warn_of_left_out(const Database& database) {
+  if (const std::string what = left_out(database); !what.empty())
+    kernels::print_error_line("warning: " + what);
 }
 
 DatabaseLock::DatabaseLock(const std::string& path, bool create) {

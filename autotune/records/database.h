@@ -20,13 +20,19 @@ struct Database {
   std::vector<std::string> warnings;  // "path:line: why"
 };
 
+// The first of the lines that were left out, and how many more there are; empty if all were read.
+std::string left_out(const Database& database);
+
+// Says so on stderr, in one line.
+void warn_of_left_out(const Database& database);
+
 // The records in the text of a database, in the order of its lines; `path` is for messages. Lines of a
 // published file that share what their run has in common come out whole. Throws SpecError(path:line) for a
 // line of a newer schema.
 Database parse_database(const std::string& path, std::string_view text);
 
 // The same of a file; empty when there is no such file. Throws IoError when it cannot be read, SpecError as
-// above.
+// above and for a compressed file.
 Database load_database(const std::string& path);
 
 // Whether a record was made by a rule of accuracy before the present one: of a backward with a fit, it does

@@ -115,7 +115,10 @@ void read_store_bench(const Node& node, ComparedFile& result) {
 ComparedFile read_tuning(const std::string& file) {
   const autotune::Database database = autotune::load_database(file);
   const std::vector<TunedRun> runs = latest_runs(database);
+  if (const std::string why = autotune::left_out(database); !why.empty() && runs.empty())
+    throw kernels::SpecError(file, "records", "none of the tuner: " + why);
   if (runs.empty()) throw kernels::SpecError(file, "line 1", "has no records of the tuner");
+  autotune::warn_of_left_out(database);
   ComparedFile result{.file = file, .schema = "outgrad.tune/1", .subject = {}, .machine = {}, .figures = {}};
   for (const auto& [kernel, format, size, records] : runs) {
     const auto won = std::find_if(records.rbegin(), records.rend(), [](const autotune::Record* one) {

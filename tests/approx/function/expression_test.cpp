@@ -159,7 +159,8 @@ TEST(Expression, SaysColumnAndReason) {
   EXPECT_EQ(refusal("(x"), "column 3: ')' is missing");
   EXPECT_EQ(refusal("x^0.5"), "column 4: '.' is not expected here");
   EXPECT_EQ(refusal("x^65"), "column 3: an exponent is at most 64");
-  EXPECT_EQ(refusal("1e999"), "column 1: is beyond 1e-280 .. 1e280");
+  EXPECT_EQ(refusal("1e999"), "column 1: 1e999 is beyond 1e-280 .. 1e280");
+  EXPECT_EQ(refusal("x * 1e-400"), "column 5: 1e-400 is beyond 1e-280 .. 1e280");
   EXPECT_EQ(refusal(std::string(5000, 'x')), "column 4097: an expression has at most 4096 characters");
   EXPECT_NE(refusal(std::string(200, '(') + "x" + std::string(200, ')')).find("64 deep"), std::string::npos);
   EXPECT_EQ(refusal(std::string(4000, '-') + "x"), "");

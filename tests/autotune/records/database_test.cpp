@@ -60,11 +60,23 @@ TEST(Database, ForeignLinesAreWarningsWithTheirPlace) {
                                 line_of(record(2)) + "\n");
   const Database database = load_database(path);
   EXPECT_EQ(database.records.size(), 2u);
+  EXPECT_EQ(left_out(database), database.warnings.front() + ", and 3 more such lines");
   ASSERT_EQ(database.warnings.size(), 4u);
   for (const auto& [index, line] : {std::pair{0, 2}, {1, 4}, {2, 5}, {3, 6}})
     EXPECT_EQ(
         database.warnings[static_cast<std::size_t>(index)].rfind(path + ":" + std::to_string(line) + ": ", 0),
         0u);
+}
+
+TEST(Database, ACompressedOneIsNamed) {
+  const kernels::ScratchFolder folder;
+  kernels::write_file(folder / "db.jsonl.gz", "\x1f\x8b\b");
+  try {
+    load_database(folder / "db.jsonl.gz");
+    FAIL() << "it was read";
+  } catch (const kernels::SpecError& refusal) {
+    EXPECT_EQ(refusal.what(), folder / "db.jsonl.gz" + ": byte 1: is compressed: gunzip it first");
+  }
 }
 
 // A file of a newer program is read by that program: every reader and writer refuses it, in one line, and

@@ -157,6 +157,18 @@ TEST_F(Compare, OtherFilesAreRefusedWithTheirPlace) {
   EXPECT_NE(read(folder_ / "half.json").find("half.json: line 1, column 2: is not JSON"), std::string::npos);
   kernels::write_file(folder_ / "empty.jsonl", "");
   EXPECT_NE(read(folder_ / "empty.jsonl").find("has no records"), std::string::npos);
+  kernels::write_file(folder_ / "cut.jsonl", "{\"schema\": \"outgrad.tune/1\", \"ker\n{\n");
+  EXPECT_NE(read(folder_ / "cut.jsonl").find("none of the tuner: " + (folder_ / "cut.jsonl") + ":1: "),
+            std::string::npos);
+  EXPECT_TRUE(read(folder_ / "cut.jsonl").ends_with(", and 1 more such line"));
+  const std::string whole = kernels::read_file(kData + "tuned/cpu_amd_epyc_8d15751e.jsonl");
+  kernels::write_file(folder_ / "half.jsonl", whole.substr(0, whole.size() - 9));
+  testing::internal::CaptureStderr();
+  read(folder_ / "half.jsonl");
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(said.starts_with("outgrad: warning: " + (folder_ / "half.jsonl") + ":") &&
+              said.find('\n') == said.size() - 1)
+      << said;
   std::string both_devices;
   for (const char* device : {"cuda_nvidia_h200_7e14bd12", "cpu_amd_epyc_8d15751e"})
     both_devices += kernels::read_file(kData + "tuned/" + device + ".jsonl");
