@@ -68,13 +68,14 @@ int defaults_command(const Words& words) {
   const DefaultsOptions options = defaults_options(words);
   if (!options.out.empty()) kernels::require_writable(options.out, options.inputs);
   std::vector<Record> records;
+  Database all;  // of what was left out
   for (const std::string& path : options.inputs) {
     Database database = load_database(path);
     if (database.records.empty())
       throw kernels::SpecError(
           path, "records",
           "none: " + (database.warnings.empty() ? "the file is missing or empty" : left_out(database)));
-    warn_of_left_out(database);
+    all.warnings.insert(all.warnings.end(), database.warnings.begin(), database.warnings.end());
     records.insert(records.end(), std::make_move_iterator(database.records.begin()),
                    std::make_move_iterator(database.records.end()));
   }
@@ -93,6 +94,7 @@ int defaults_command(const Words& words) {
   if (choices.empty() && entries.empty())
     throw kernels::SpecError(
         "tune: --defaults: no record was measured with these sources (kernels_sha256, coefficients_sha256)");
+  warn_of_left_out(all);
   json results = json::array();
   for (const DefaultChoice& choice : choices) {
     if (options.form)

@@ -63,7 +63,6 @@ Read merge_into(const MergeOptions& options) {
                              "no record of " + std::string(kSchema) + " in " +
                                  (options.inputs.size() == 1 ? options.inputs.front() : "any of the files") +
                                  (read.all.warnings.empty() ? "" : " (" + left_out(read.all) + ")"));
-  warn_of_left_out(read.all);
   const bool regular = !std::filesystem::exists(out, error) || std::filesystem::is_regular_file(out, error);
   std::optional<DatabaseLock> lock;
   if (regular) {
@@ -81,6 +80,7 @@ Read merge_into(const MergeOptions& options) {
   std::string text;
   for (const Record& record : read.records) text += line_of(record) + '\n';
   kernels::write_file(out, text);
+  warn_of_left_out(read.all);
   return read;
 }
 

@@ -466,7 +466,6 @@ RecordedPoints points_of(const Database& database, const std::string& path, cons
 Recording read_database(const std::string& path, std::string_view problem) {
   const Database database = load_database(path);
   const std::string wanted = problem_in(database, path, problem);
-  warn_of_left_out(database);
   const RecordedPoints all = points_of(database, path, wanted);
   const auto is_timed = [](const auto& point) { return !point.second.relative.empty(); };
   if (all.default_ms.empty() && std::any_of(all.points.begin(), all.points.end(), is_timed))
@@ -499,7 +498,9 @@ Recording read_database(const std::string& path, std::string_view problem) {
     evaluation.timestamp = rows.timestamp;
     collector.add("parameters " + text, rows.parameters, std::move(evaluation));
   }
-  return std::move(collector).finish();
+  Recording recording = std::move(collector).finish();
+  warn_of_left_out(database);
+  return recording;
 }
 
 }  // namespace

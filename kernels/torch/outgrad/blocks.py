@@ -41,8 +41,12 @@ class OfKind:
 
 @functools.cache
 def _of_kind(ours: Any, kind: Any) -> Any:
-    return type(kind.__name__, (ours, kind),
-        {"_outgrad_kind": kind, "__module__": kind.__module__, "__qualname__": kind.__qualname__})
+    """None of a class that refuses a subclass."""
+    try:
+        return type(kind.__name__, (ours, kind),
+            {"_outgrad_kind": kind, "__module__": kind.__module__, "__qualname__": kind.__qualname__})
+    except Exception:
+        return None
 
 
 def _new_of_kind(ours: type, kind: type) -> Any:
@@ -299,7 +303,7 @@ def _as_packed(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Te
 
 def _runs_our_forward(module: nn.Module) -> bool:
     """Whether a module's forward is one of this package's, and no subclass's."""
-    return type(module).forward.__module__ in (modules.__name__, originals.__name__)
+    return getattr(type(module).forward, "__module__", None) in (modules.__name__, originals.__name__)
 
 
 def _takes_sum(norm: Any, x: object, residual: object) -> bool:
@@ -938,10 +942,10 @@ def block_of(module: nn.Module, becomes_norm: Callable[[nn.Module], bool] = _is_
         code = _code_of(kind.forward)
         for parts, forward, block in _BLOCKS:
             if set(module._modules) == parts and code == _code_of(forward):
-                return block._replace(ours=_of_kind(block.ours, kind))
-    if _feeds_forward(kind, module):
-        return Block(_of_kind(_FeedsForward, kind),
-            "Linear, activation, Linear, dropout, add and norm", frozenset())
+                made = _of_kind(block.ours, kind)
+                return None if made is None else block._replace(ours=made)
+    if _feeds_forward(kind, module) and (made := _of_kind(_FeedsForward, kind)) is not None:
+        return Block(made, "Linear, activation, Linear, dropout, add and norm", frozenset())
     parts_there = {name: part for name, part in module._modules.items() if part is not None}
     norms = frozenset(name for name, part in parts_there.items() if becomes_norm(part)
         and (_runs_our_forward(part) or not isinstance(part, modules._Norm)))

@@ -379,7 +379,7 @@ def is_in_checkpoint() -> bool:
     nodes save."""
     hooks = (None if torch.compiler.is_compiling()
         else torch._C._autograd._top_saved_tensors_default_hooks(True))
-    return hooks is not None and hooks[0].__module__ == "torch.utils.checkpoint"
+    return hooks is not None and getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint"
 
 
 def is_recorded() -> bool:

@@ -752,6 +752,25 @@ def test_blocks_stay_what_others_look_for():
     assert {name: type(module) for name, module in model.named_modules()} == kinds
 
 
+def test_a_block_whose_class_takes_no_subclass_is_left_as_it_is():
+    from transformers.models.bert.modeling_bert import BertIntermediate
+
+    class Final(nn.Module):
+        forward = BertIntermediate.forward
+
+        def __init__(self):
+            super().__init__()
+            self.dense, self.intermediate_act_fn = nn.Linear(8, 8), nn.GELU()
+
+        def __init_subclass__(cls):
+            raise TypeError("final")
+
+    model, x = Final(), torch.randn(2, 5, 8)
+    want = model(x)
+    outgrad.patch(model)
+    assert type(model) is Final and torch.allclose(model(x), want, atol=1e-6)
+
+
 @pytest.mark.parametrize("after", [False, True])
 def test_an_objects_own_part_of_a_block_is_the_one_that_runs(after):
     model, ids = model_of("bert").eval(), torch.arange(8).view(1, 8)
