@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 namespace outgrad::approx {
 namespace {
@@ -20,6 +21,9 @@ constexpr double kExactOverlap = 0x1p-48;
 /// integers. A multiple of the number of rows is added to every index, so that no sum falls below 2^23, where
 /// halves would be kept.
 constexpr float kMagic = 0x1p23f;
+
+/// What takes the cell with number `first` to row 0.
+float magic(int first, int rows) { return kMagic + static_cast<float>(rows - first); }
 
 double outward_lo(const Real& r) { return std::nextafter(static_cast<double>(r), -INFINITY); }
 double outward_hi(const Real& r) { return std::nextafter(static_cast<double>(r), INFINITY); }
@@ -112,37 +116,16 @@ class RowBuilder {
 
   /// Rows are cells of equal width, [(j - 1/2) w, (j + 1/2) w].
   void uniform_core() {
-    const int cells = spec_.cells;
-    m.kRows = cells + left_rows();
-    // Choose how many lie left of 0 so that w is least; without numbers of both signs the cells start at v =
-    // 0.
-    double width = INFINITY;
-    int left_cells = 0;
-    for (int a = 0; a < cells; ++a) {
-      const double w = std::max(-v_begin_ / (a + 0.5), v_end_ / (cells - 1 - a + 0.5));
-      if (w < width) {
-        width = w;
-        left_cells = a;
-      }
-    }
-    // Where both sides are as long, as tanh's are, half a cell more than is needed lies at either end: the
-    // last one begins where the coordinate ends, and would have nothing to be fitted to. It is left out then,
-    // and its row is never asked for.
-    constexpr double kNearlyEmpty = 1 + 0x1p-12;
-    int used = cells;
-    if (const double inner = cells - 1 - left_cells - 0.5;
-        inner > 0 && v_end_ <= inner * width * kNearlyEmpty) {
-      width = std::max(width, v_end_ / inner);
-      --used;
-    }
-    m.kIndexScale = std::nextafter(static_cast<float>(1 / width), 0.0f);
-    m.kIndexBias = kMagic + static_cast<float>(m.kRows + left_cells);
+    m.kRows = spec_.cells + left_rows();
+    const Lattice of = cells_on_one_side(spec_.cells).value_or(cells_about_zero(spec_.cells));
+    m.kIndexScale = of.scale;
+    m.kIndexBias = magic(of.first, m.kRows);
     const auto scale = static_cast<double>(m.kIndexScale);
-    for (int row = 0; row < used; ++row) {
-      const int j = row - left_cells;
-      m.pieces.push_back(core_piece(row, (j - 0.5) / scale, (j + 0.5) / scale, used));
+    for (int row = 0; row < of.used; ++row) {
+      const int j = of.first + row;
+      m.pieces.push_back(core_piece(row, (j - 0.5) / scale, (j + 0.5) / scale, of.used));
     }
-    if (spec_.right_from) continue_in_y(left_cells);
+    if (spec_.right_from) continue_in_y(-of.first);
   }
 
   /// Rows lie between break points; none is one row for all.
@@ -195,6 +178,57 @@ class RowBuilder {
   BackwardModel m;
 
  private:
+  /// Cells of one width, and the number j of the first.
+  struct Lattice {
+    int first, used;
+    float scale;
+  };
+
+  /// Those of the least width, among which one has 0 for its middle.
+  [[nodiscard]] Lattice cells_about_zero(int cells) const {
+    double width = INFINITY;
+    int left_cells = 0;
+    for (int a = 0; a < cells; ++a) {
+      const double w = std::max(-v_begin_ / (a + 0.5), v_end_ / (cells - 1 - a + 0.5));
+      if (w < width) {
+        width = w;
+        left_cells = a;
+      }
+    }
+    // Where both sides are as long, as tanh's are, half a cell more than is needed lies at either end: the
+    // last one begins where the coordinate ends, and would have nothing to be fitted to. It is left out then,
+    // and its row is never asked for.
+    constexpr double kNearlyEmpty = 1 + 0x1p-12;
+    int used = cells;
+    if (const double inner = cells - 1 - left_cells - 0.5;
+        inner > 0 && v_end_ <= inner * width * kNearlyEmpty) {
+      width = std::max(width, v_end_ / inner);
+      --used;
+    }
+    return {-left_cells, used, std::nextafter(static_cast<float>(1 / width), 0.0f)};
+  }
+
+  /// Those of a coordinate that keeps far enough from 0 on one side of it, as softplus(x) - 20 does: cells
+  /// about 0 would be empty. As much is left over at one end as at the other.
+  [[nodiscard]] std::optional<Lattice> cells_on_one_side(int cells) const {
+    const double near = std::max({v_begin_, -v_end_, 0.0}), far = std::max(v_end_, -v_begin_);
+    // Beyond, the index arithmetic would round a cell's ends by too much of its width.
+    constexpr double kGreatestNumber = 0x1p16;
+    const double greatest = std::floor(0.5 + cells * near / (far - near));
+    if (!(greatest <= kGreatestNumber)) {
+      throw kernels::SpecError(fmt::format("y in [{:g}, {:g}] is too far from 0 for {} cells of equal width",
+                                           v_begin_, v_end_, cells));
+    }
+    // Counted away from 0. Where no float between the two limits is a scale, the next has more room.
+    for (int first = static_cast<int>(greatest); first >= 1; --first) {
+      const auto scale = static_cast<float>((2 * first + cells - 1) / (near + far));
+      if ((first - 0.5) / static_cast<double>(scale) <= near - overlap_ &&
+          (first + cells - 0.5) / static_cast<double>(scale) >= far + overlap_)
+        return Lattice{v_begin_ > 0 ? first : 1 - first - cells, cells, scale};
+    }
+    return std::nullopt;
+  }
+
   /// Where the coordinate of the core is v; beyond both ends clamped.
   Piece core_piece(int row, double lo, double hi, int cells) {
     Piece p;
@@ -393,8 +427,6 @@ std::vector<Piece> cells_of(const Composite& composite, const CellRange& range, 
   }
   return pieces;
 }
-
-float magic(int first, int rows) { return kMagic + static_cast<float>(rows - first); }
 
 /// The number of the first cell, counted away from 0 from where |x| is about 2, at whose middle f is as good
 /// as its limit: within 2^-26 of it, where a float's nearest neighbour towards 0 lies 2^-24 away.

@@ -365,15 +365,26 @@ OUTGRAD_HD constexpr bool zero_is_harmless() {
   }
 }
 
+// Whether |v scale| is at most the number of rows, so that no index leaves the room above its place. Of a
+// function without a mask that keeps to one side of 0, the cells may lie anywhere.
+template <class Fit>
+OUTGRAD_HD constexpr bool cells_are_about_zero() {
+  if constexpr (requires { Fit::kYMin; }) {
+    constexpr auto kMost = static_cast<float>(Fit::kRows);
+    return Fit::kMasked || (-Fit::kYMin * Fit::kIndexScale < kMost && Fit::kYMax * Fit::kIndexScale < kMost);
+  } else {
+    return true;
+  }
+}
+
 // If the index is found by one addition and by y's exponent, it is produced directly at its place.
 template <class Fit, int Place>
 OUTGRAD_HD constexpr bool is_placed() {
   if constexpr (Place > 0 && requires { Fit::kIndexScale; }) {
-    constexpr float kLargest = 0x1p22f;  // for bias and rows: leaves room for the index above its place
     bool by_exponent = !Fit::kHasLeft;
     if constexpr (requires { Fit::kByExponent; }) by_exponent = Fit::kByExponent && zero_is_harmless<Fit>();
-    return by_exponent && !Fit::kHasBreaks && has_no_ties(Fit::kIndexScale, Fit::kRows) &&
-           Fit::kIndexBias - 0x1p23f < kLargest;
+    return by_exponent && !Fit::kHasBreaks && cells_are_about_zero<Fit>() &&
+           has_no_ties(Fit::kIndexScale, Fit::kRows);
   } else {
     return false;
   }

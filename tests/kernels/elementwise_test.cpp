@@ -15,6 +15,7 @@ TEST(ElementwiseShapes, EveryShapeOfAFitIsTheSameUnderEverySchedule) {
   expect_every_backward_schedule<synthetic::OneRow<6>, BF16>(50);
   expect_every_backward_schedule<synthetic::OneRow<5, kEstrin>, float>(50);
   expect_every_backward_schedule<synthetic::Unmasked<16, 4>, F16>(50);
+  expect_every_backward_schedule<synthetic::OnOneSide, F16>(60);
 }
 
 // A schedule must not be able to hide a wrong coefficient: the comparison notices one ulp in one row.

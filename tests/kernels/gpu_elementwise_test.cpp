@@ -126,6 +126,9 @@ TEST(StandInElementwiseShapes, BackwardIsTheHostsForEveryShapeOfAFit) {
   expect_backward<synthetic::WithBreaks<5, 4>, BF16, BF16, DefaultGpuSchedule>();
   expect_backward<synthetic::OneRow<6>, BF16, BF16, DefaultGpuSchedule>();
   expect_backward<synthetic::Unmasked<16, 4>, F16, F16, DefaultGpuSchedule>();
+  expect_backward<synthetic::OnOneSide, F16, F16, DefaultGpuSchedule>();
+  expect_backward<synthetic::OnOneSide, F16, F16, ByColumns>();
+  expect_backward<synthetic::OnOneSide, BF16, BF16, BySpread>();
 }
 
 // No mask is given.

@@ -178,6 +178,22 @@ struct Unmasked {
   }
 };
 
+// The same far from 0: no cell has 0 for its middle.
+struct OnOneSide : Unmasked<16, 4> {
+  static constexpr const char* kName = "synthetic_on_one_side";
+  static constexpr float kYMin = -28.0f;
+  static constexpr float kYMax = -20.0f;
+  static constexpr float kFirst = -55;
+  static constexpr float kIndexScale = (2 * kFirst + kRows - 1) / (kYMin + kYMax);
+  static constexpr float kIndexBias = 0x1p+23f + (kRows - kFirst);
+  static OUTGRAD_HD constexpr Table<kRows, kDegree + 2> table() {
+    Table<kRows, kDegree + 2> table = table_of_coefficients<kRows, kDegree + 2>();
+    pin(table, 0, kYMin, 0.0f);
+    pin(table, kRows - 1, kYMax, 1.0f);
+    return table;
+  }
+};
+
 // A direct table for a y stored as Y with entries stored as E. The segments have different places and
 // lengths, and share no entry; the last code of the last one is the last entry.
 template <class Y, class E, bool Masked = true>

@@ -6,6 +6,7 @@
 #include "kernels/support/files.h"
 #include "tests/refusal.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -72,6 +73,45 @@ TEST(Partition, CellsBeyondASymmetricRangeAreLeftOut) {
       EXPECT_LT(deployed_place(m, INFINITY, true).row, m.pieces.size());
     }
   }
+}
+
+// Cells about 0 would be empty, or hold an interval from right to left.
+TEST(Partition, CellsFollowAFunctionThatKeepsToOneSideOfZero) {
+  for (const char* f : {"softplus(x)", "sigmoid(x)", "3*tanh(x)"}) {
+    for (const double shift : {-128.0, -20.3, -9.7, -4.0, 3.125, 4.0, 20.0, 77.7, 1000.0}) {
+      for (const int cells : {2, 4, 8, 16}) {
+        const std::string expression = fmt::format("{}{:+}", f, shift);
+        const Composite composite(activation_from_expression(expression));
+        BackwardSpec spec;
+        spec.format = Format::bf16, spec.degree = 3;
+        spec.cells = cells;
+        const BackwardModel m = lay_out(composite, spec, {0, 0, 0, 0, 0}, 0x1p-8);
+        const double least_width = (static_cast<double>(m.kYMax) - static_cast<double>(m.kYMin)) / cells;
+        EXPECT_EQ(m.pieces.size(), static_cast<size_t>(cells)) << expression;
+        for (const Piece& p : m.pieces) {
+          EXPECT_GT(p.v_hi - p.v_lo, least_width / 8) << expression << " row " << p.row;
+          // Less than a cell is left over at either end.
+          EXPECT_LT(p.v_hi - p.v_lo, least_width * (cells + 2) / cells) << expression << " row " << p.row;
+        }
+        EXPECT_TRUE(m.pieces.front().left_tail && m.pieces.back().right_tail);
+        constexpr int kSteps = 1000;
+        for (int k = 0; k <= kSteps; ++k) {
+          const float y = m.kYMin + (m.kYMax - m.kYMin) * static_cast<float>(k) / kSteps;
+          const Piece& p = m.pieces.at(deployed_place(m, y, true).row);
+          EXPECT_TRUE(p.v_lo <= y && y <= p.v_hi) << expression << " y " << y;
+        }
+      }
+    }
+  }
+}
+
+TEST(Partition, CellsThatAFloatCannotCountAreRefused) {
+  const Composite composite(activation_from_expression("sigmoid(x)+100000"));
+  BackwardSpec spec;
+  spec.format = Format::f32, spec.degree = 3;
+  spec.cells = 8;
+  EXPECT_EQ(refusal_of([&] { lay_out(composite, spec, {0, 0, 0, 0, 0}, 0x1p-8); }),
+            "y in [100000, 100001] is too far from 0 for 8 cells of equal width");
 }
 
 TEST(Partition, AnEdgeAboveTheMinimumIsRefusedWithOneThatIsNot) {
