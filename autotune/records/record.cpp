@@ -104,6 +104,8 @@ void read(const JsonNode& node, std::string& text) { text = node.text(); }
 void read(const JsonNode& node, bool& truth) { truth = node.boolean(); }
 void read(const JsonNode& node, double& figure) {
   figure = node.null() ? std::numeric_limits<double>::infinity() : node.number();
+  // Times, bytes, rates, shares and errors.
+  if (figure < 0) node.fail("is negative");
 }
 template <std::integral T>
 void read(const JsonNode& node, T& count) {

@@ -155,6 +155,8 @@ TEST(Record, AFaultIsOneLineWithItsPlace) {
   EXPECT_EQ(refusal("/parameters/unroll", {4}), "parameters: is not an object of numbers, truths and texts");
   EXPECT_EQ(refusal("/fit/name", ""), "fit.name: is empty");
   EXPECT_EQ(refusal("/fit/a_plus_b", "small"), "fit.a_plus_b: is not a number");
+  EXPECT_EQ(refusal("/fit/a_plus_b", -1e-3), "fit.a_plus_b: is negative");
+  EXPECT_EQ(refusal("/bytes", -1), "bytes: is negative");
   EXPECT_EQ(refusal("/final/ns", {1, 0}), "final.ns: is not a list of positive numbers");
   EXPECT_EQ(refusal("/speedup/low", 3), "speedup: is not an interval of positive numbers");
   EXPECT_EQ(refusal("/speedup", {{"median", 1}, {"low", 1}}),
