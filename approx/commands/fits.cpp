@@ -86,8 +86,9 @@ std::string summary(const Fit& fit, const TableModel& t) {
 std::string summary(const Fit& fit, const BackwardModel& m) {
   const Cost cost = cost_of(m);
   std::string text = fmt::format(
-      "{}: A <= {}, B <= {}, A + B <= {}, {} (certified); {} operations, {} rows of degree {}, {} bytes",
-      fit.name, power_up(m.kA), power_up(m.kB), power_up(m.kAB),
+      "{}: A <= {}{}, B <= {}, A + B <= {}, {} (certified); {} operations, {} rows of degree {}, {} bytes",
+      fit.name, power_up(m.kA), fit.accuracy.starts_with("rel") ? " |g|" : "", power_up(m.kB),
+      power_up(m.kAB),
       m.of_product() ? fmt::format("T <= {}, O >= {:.6f}", six(m.kT), -decimals_up(-m.kO, 6))
                      : fmt::format("K <= {:.3g}", digits_up(m.kK, 3)),
       cost.arithmetic, m.kRows, m.kDegree, cost.table_bytes);

@@ -45,7 +45,7 @@ struct BackwardModel {
   float kRightS = 0;
   bool kTwoWord = false;  ///< c0 has a low part, the row's last word
   double kA = 0, kK = 0, kB = 0;
-  double kAB = 0;  ///< f32 but in the class rel: sup over the rows of A + B
+  double kAB = 0;  ///< sup over the rows of A + B, both absolute; headers of f32 say it, but in the class rel
   double kUlp = 0;  ///< f32, class ulp: A + B in ulp of g wherever |g| >= kUlpFrom
   double kT = 0, kO = 0, kR = 0;  ///< 16-bit formats, by enumeration; kT and kO of a product, over all reals
   double worst_ulp = 0;  ///< 16-bit formats: regret in ulp of the format at the middle, at worst

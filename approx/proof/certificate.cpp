@@ -315,6 +315,21 @@ double certify_approximation(const Composite& composite, const Piece& piece, dou
          kWitnessRoom;
 }
 
+double absolute_bound(const Composite& composite, const Piece& piece) {
+  if (piece.target != Target::gradient_relative) return piece.certified;
+  constexpr int kParts = 256;
+  const auto lo = static_cast<double>(piece.x_lo), hi = static_cast<double>(piece.x_hi);
+  const Activation& f = composite.activation();
+  double steepest =
+      piece.right_tail ? std::abs(f.right_limit_gradient) + f.gradient_tail(Ball(piece.x_hi), true) : 0;
+  for (int i = 0; i < kParts; ++i) {
+    const Ball x = Ball::hull(std::nextafter(lo + (hi - lo) * i / kParts, -INFINITY),
+                              std::nextafter(lo + (hi - lo) * (i + 1) / kParts, INFINITY));
+    steepest = larger_bound(steepest, composite.gradient(x, 1)[0].magnitude());
+  }
+  return piece.certified * steepest * kUp;
+}
+
 double certify_minimax(const Composite& composite, const Piece& piece) {
   Polynomial p{Ball(piece.real_centre), {}};
   for (const Real& c : piece.real) p.c.emplace_back(c);

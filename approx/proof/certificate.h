@@ -19,7 +19,10 @@ inline constexpr double kUp = 1 + 0x1p-48;
 /// above `piece.observed` or `floor`.
 double certify_approximation(const Composite& composite, const Piece& piece, double floor);
 
-/// The same for the best real coefficients, before rounding.
+/// Upper bound of |p - g| over the piece from `piece.certified`, which in the class rel bounds |p/g - 1|.
+double absolute_bound(const Composite& composite, const Piece& piece);
+
+/// As certify_approximation for the best real coefficients, before rounding.
 double certify_minimax(const Composite& composite, const Piece& piece);
 
 struct CoordinateBound {

@@ -418,7 +418,8 @@ class BackwardFitter {
     BackwardModel& m = model_;
     m.kA = worst_of(m.pieces, &Piece::certified);
     m.kB = worst_of(m.pieces, &Piece::evaluation);
-    for (const Piece& p : m.pieces) m.kAB = std::max(m.kAB, (p.certified + p.evaluation) * kUp);
+    for (const Piece& p : m.pieces)
+      m.kAB = std::max(m.kAB, (absolute_bound(composite_, p) + p.evaluation) * kUp);
     if (!m.of_product()) {  // whose T has it
       const CoordinateBound coordinate = certify_coordinate(composite_, m);
       m.kK = coordinate.bound;
@@ -446,7 +447,9 @@ class BackwardFitter {
       m.worst_ulp = e.worst_ulp;
       m.found.insert({{"T", e.worst_total}, {"O", e.worst_oracle}, {"R", e.worst_regret}});
     } else {
-      const double beyond = (m.kA + m.kB + certify_storage_beyond(composite_, m)) * kUp;
+      double approximation = 0;
+      for (const Piece& p : m.pieces) approximation = std::max(approximation, absolute_bound(composite_, p));
+      const double beyond = (approximation + m.kB + certify_storage_beyond(composite_, m)) * kUp;
       m.kT = std::max(m.kT, beyond);
       m.kR = std::max(m.kR, beyond);
     }

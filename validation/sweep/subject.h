@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/accuracy.h"
 #include "kernels/activations.h"
 #include "kernels/eval.h"
 #include "kernels/formats.h"
@@ -70,7 +71,7 @@ std::vector<Claim> claims_of() {
   if constexpr (requires { Fit::kT; }) {
     claims.push_back({Claim::kTotal, Fit::kT});
     claims.push_back({Claim::kOracle, Fit::kO});
-  } else if constexpr (requires { Fit::kB; }) {
+  } else if constexpr (requires { Fit::kB; } && !kernels::is_relative(Fit::kClass)) {
     // Between f' at y itself and the kernel lies what the header bounds: of each row A + B where it says so.
     double evaluation = Fit::kA + Fit::kB;
     if constexpr (requires { Fit::kAB; }) evaluation = Fit::kAB;
