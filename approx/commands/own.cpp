@@ -95,9 +95,10 @@ std::string total(double t, double o, const std::string& worst, bool masked, For
 
 std::string reached(const BackwardModel& m) {
   const Cost cost = cost_of(m);
-  std::string text = total(m.kT, m.kO, input(m.found, "T", m.kMasked), m.kMasked, m.format) +
-                     line("A + B, kernel", "at most " + both(m.kAB > 0 ? m.kAB : m.kA + m.kB) +
-                                               ": from the exact f' of the stored y");
+  std::string text =
+      total(m.kT, m.kO, input(m.found, "T", m.kMasked), m.kMasked, m.format) +
+      line(m.kMasked ? "A + B + K, kernel" : "A + B, kernel",
+           "at most " + both(std::nextafter(m.kAB + m.kK, 1.0)) + ": from the exact f' of the stored y");
   if (!(m.kO > 0) && !m.found.empty()) text += line("worst input", input(m.found, "AB", m.kMasked));
   return text + line("cost", fmt::format("{} operations, {} bytes: {} row{} of degree {}", cost.arithmetic,
                                          cost.table_bytes, m.kRows, m.kRows == 1 ? "" : "s", m.kDegree));
@@ -112,6 +113,10 @@ std::string reached(const Model&) {
   return "";
 }
 
+/// A header of f32 does not state T and O, so that check cannot prove them.
+bool states_total(const BackwardModel& m) { return m.format != Format::f32 || !(m.kO > 0); }
+bool states_total(const auto&) { return true; }
+
 struct Paths {
   std::string fit, spec, header;
 };
@@ -125,10 +130,13 @@ Paths paths_of(const std::string& out, const std::string& name) {
 
 std::string words(const OwnFit& own, const OwnRequest& request, const Paths& paths) {
   const Fit& fit = own.fit;
-  std::string text = fmt::format("{}: f(x) = {}, y in {}\n", fit.name, fit.function, request.format) +
-                     std::visit([](const auto& model) { return reached(model); }, fit.model) +
-                     line("proven", request.unchecked ? "by the fitter alone (--no-check)"
-                                                      : "by the fitter, and again by check");
+  std::string text =
+      fmt::format("{}: f(x) = {}, y in {}\n", fit.name, fit.function, request.format) +
+      std::visit([](const auto& model) { return reached(model); }, fit.model) +
+      line("proven", request.unchecked ? "by the fitter alone (--no-check)"
+                     : std::visit([](const auto& model) { return states_total(model); }, fit.model)
+                         ? "by the fitter, and again by check"
+                         : "A, B and K by the fitter, and again by check; T and O by the fitter");
   if (!own.mirror.empty())
     text += line("mirrored",
                  "-f(-x) is fitted: store -f(x), with the bit of -x if there is one, and the kernel gives "

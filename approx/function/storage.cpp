@@ -81,24 +81,6 @@ constexpr double kNegligible = 0x1p-40;
 /// it is less where f' is small, and more where f' is so large that doubles are coarse.
 double scale_of(double steepest) { return std::max(std::min(1.0, 8 * steepest), 0x1p-9 * steepest); }
 
-/// From points of f' all over its reach and, closer and closer, around x*. A scale that is too small costs
-/// time, and may end in a refusal.
-double sampled_scale(const Composite& composite) {
-  constexpr int kPoints = 512, kCloser = 40;
-  const double reach = composite.activation().reach,
-               centre = composite.masked() ? composite.x_star().to_double() : 0;
-  double steepest = 0;
-  const auto see = [&](double x) {
-    steepest = std::max(steepest,
-                        std::abs(composite.gradient(Ball(std::clamp(x, -reach, reach)), 1)[0].to_double()));
-  };
-  for (int k = -kPoints; k <= kPoints; ++k) see(reach * k / kPoints);
-  for (int k = 0; k <= kCloser; ++k) {
-    for (const double sign : {-1.0, 1.0}) see(centre + sign * std::ldexp(reach, -k));
-  }
-  return scale_of(steepest);
-}
-
 /// The intervals of one scale, 2^exponent, branch by branch.
 class IntervalSearch {
  public:
@@ -309,11 +291,27 @@ class IntervalSearch {
 
 }  // namespace
 
+double gradient_scale(const Composite& composite) {
+  constexpr int kPoints = 512, kCloser = 40;
+  const double reach = composite.activation().reach,
+               centre = composite.masked() ? composite.x_star().to_double() : 0;
+  double steepest = 0;
+  const auto see = [&](double x) {
+    steepest = std::max(steepest,
+                        std::abs(composite.gradient(Ball(std::clamp(x, -reach, reach)), 1)[0].to_double()));
+  };
+  for (int k = -kPoints; k <= kPoints; ++k) see(reach * k / kPoints);
+  for (int k = 0; k <= kCloser; ++k) {
+    for (const double sign : {-1.0, 1.0}) see(centre + sign * std::ldexp(reach, -k));
+  }
+  return scale_of(steepest);
+}
+
 std::vector<StorageInterval> storage_intervals(const Composite& composite, Format format) {
   if (format == Format::f32 && !composite.masked()) return {};
   std::vector<StorageInterval> all;
   const Scales scales = scales_of(format);
-  const double scale = sampled_scale(composite);
+  const double scale = gradient_scale(composite);
   for (int exponent = scales.first; exponent <= scales.last; ++exponent) {
     const std::vector<StorageInterval> at = IntervalSearch(composite, format, exponent, scale).run();
     all.insert(all.end(), at.begin(), at.end());

@@ -34,6 +34,11 @@ struct StorageInterval {
 /// f32: this many numbers from y* on have their intervals listed.
 inline constexpr int kNearMinimum = 2048;
 
+/// 1 for an f' of ordinary size, less where f' is small, more where it is so large that doubles are coarse.
+/// From points of f' all over its reach and, closer and closer, around x*: for choices, not for bounds. A
+/// scale that is too small costs time, and may end in a refusal.
+double gradient_scale(const Composite& composite);
+
 /// All pairs (y, bit) that some real x reaches, each branch in ascending y; zeros of both signs count apart.
 /// f32 has only the first above y*. An infinity is listed where f comes to it within its reach; where it does
 /// so only beyond, the largest number stands for that too. The ends are proven: an argument is bracketed by

@@ -2,6 +2,7 @@
 #include "approx/search/own_fit.h"
 
 #include "approx/function/stationary.h"
+#include "approx/function/storage.h"
 #include "approx/search/fitter.h"
 #include "approx/search/layouts.h"
 #include "approx/search/pareto.h"
@@ -63,22 +64,23 @@ OwnFit fit_within(const OwnFunction& wanted, double error, int threads) {
   }
 }
 
-/// From the least error that is of use upwards, to the first that is reached.
-OwnFit fit_in_reach(const OwnFunction& wanted, int threads) {
+/// From the least error that is of use upwards, to the first that is reached; of a small f' both are small.
+OwnFit fit_in_reach(const OwnFunction& wanted, const Composite& composite, int threads) {
   constexpr int kMostTried = 4;
   // What rounding the coefficients loses, where the quick look at a layout promised too much.
   constexpr double kStep = 1.25;
+  const double scale = gradient_scale(composite);
   // A gradient that is off by more than this is of no use to training.
-  constexpr double kCoarsest = 0x1p-6;
-  double error = error_resolution(wanted.format);
+  const double coarsest = 0x1p-6 * scale;
+  double error = error_resolution(wanted.format) * scale;
   for (int tried = 1;; ++tried) {
     try {
       return fit_within(wanted, error, threads);
     } catch (const OutOfReach& refusal) {
-      if (tried == kMostTried || refusal.reaches > kCoarsest) throw;
+      if (tried == kMostTried || refusal.reaches > coarsest) throw;
       error = refusal.reaches;
     } catch (const SpecError&) {
-      if (tried == kMostTried || error * kStep > kCoarsest) throw;
+      if (tried == kMostTried || error * kStep > coarsest) throw;
       error *= kStep;
     }
   }
@@ -88,7 +90,8 @@ OwnFit fit_upright(const OwnFunction& wanted, int threads) {
   if (wanted.oracle) return fitted(spec_of(wanted, "oracle", ""), threads);
   // What stands in the way of every layout is said at once.
   const Composite composite(spec_of(wanted, "abs:2^-1", "").activation);
-  return wanted.error > 0 ? fit_within(wanted, wanted.error, threads) : fit_in_reach(wanted, threads);
+  return wanted.error > 0 ? fit_within(wanted, wanted.error, threads)
+                          : fit_in_reach(wanted, composite, threads);
 }
 
 }  // namespace
