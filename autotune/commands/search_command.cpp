@@ -13,6 +13,7 @@
 #include "autotune/search/search.h"
 #include "kernels/support/files.h"
 #include "kernels/support/numbers.h"
+#include "kernels/support/shard.h"
 #include "kernels/support/progress.h"
 
 namespace outgrad::autotune {
@@ -234,19 +235,20 @@ void add_search_options(CLI::App& app, SearchOptions& options) {
   kernels::add_result_form(app, options.form, "the result");
 }
 
-Shard shard_of(std::string text) {
-  const bool by_mpi = text == "mpi";
-  if (by_mpi) {
-    // Open MPI says these to what it starts (Open MPI 4 manual, mpirun, "Environment").
-    const char *const rank = std::getenv("OMPI_COMM_WORLD_RANK"), *const size =
-                                                                      std::getenv("OMPI_COMM_WORLD_SIZE");
-    text = std::string(rank != nullptr ? rank : "") + "/" + (size != nullptr ? size : "");
+Shard shard_of(const std::string& text) {
+  if (text != "mpi") {
+    const kernels::Shard part = kernels::read_shard(text, "tune");
+    return {static_cast<std::size_t>(part.index) - 1, static_cast<std::size_t>(part.count)};
   }
-  const auto part = kernels::numbers_in<std::size_t>(text, '/');
+  // Open MPI says these to what it starts (Open MPI 4 manual, mpirun, "Environment"). Ranks count from 0.
+  const auto said = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return std::string(value != nullptr ? value : "");
+  };
+  const auto part = kernels::numbers_in<std::size_t>(
+      said("OMPI_COMM_WORLD_RANK") + "/" + said("OMPI_COMM_WORLD_SIZE"), '/');
   if (part && part->first < part->second) return {part->first, part->second};
-  throw kernels::SpecError("tune", "--shard",
-                           by_mpi ? "mpi: not started by Open MPI's mpirun"
-                                  : "'" + text + "' is not i/n with 0 <= i < n, nor mpi");
+  throw kernels::SpecError("tune", "--shard", "mpi: not started by Open MPI's mpirun");
 }
 
 int search_on(TuningDevice& device, const SearchOptions& options, const std::vector<Problem>& problems,

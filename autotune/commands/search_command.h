@@ -25,7 +25,7 @@ struct SearchOptions {
 void add_search_options(CLI::App& app, SearchOptions& options);
 
 // "i/n", i from 0; or "mpi": this process's rank among those that mpirun started. Throws SpecError.
-Shard shard_of(std::string text);
+Shard shard_of(const std::string& text);
 
 // Returns the exit status.
 int search_on(TuningDevice& device, const SearchOptions& options, const std::vector<Problem>& problems,

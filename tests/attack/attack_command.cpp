@@ -17,9 +17,9 @@
 #include "kernels/support/files.h"
 #include "kernels/support/options.h"
 #include "kernels/support/process.h"
+#include "kernels/support/shard.h"
 #include "tests/attack/gate.h"
 #include "validation/certificate/header_reader.h"
-#include "validation/shard.h"
 
 namespace outgrad::validation {
 
@@ -143,7 +143,8 @@ void run(const Arguments& arguments, int& status) {
     options.stores = arguments.stores.value_or(options.specifications > 0 ? size.stores : 0);
     options.fitter =
         arguments.fitter.empty() ? kernels::beside_this_program("outgrad-fit") : arguments.fitter;
-    const Shard shard = arguments.shard.empty() ? Shard{} : read_shard(arguments.shard, "attack");
+    const kernels::Shard shard =
+        arguments.shard.empty() ? kernels::Shard{} : kernels::read_shard(arguments.shard, "attack");
     if (options.specifications + options.stores > 0 && !std::filesystem::exists(options.fitter))
       throw kernels::EnvironmentError(options.fitter + ": the fitter is not there");
     const std::vector<std::string> files =

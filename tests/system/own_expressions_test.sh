@@ -122,6 +122,12 @@ if [[ $(<said) != *"matplotlib"* ]]; then
   "$root/outgrad" report --header out/own >said 2>&1 || fail "report of a folder: $(<said)"
   [[ -s out/own/report/index.html ]] || fail "report of a folder wrote no page"
 fi
+mkdir twice && cp $own.h twice/a.h && cp $own.h twice/b.h
+if "$root/outgrad" report --header twice >said 2>stderr || [[ $? != 2 ]]; then
+  fail "a report of two headers of one struct"
+fi
+[[ $(<stderr) == *'twice/b.h: struct: twice/a.h has a struct of this name, too' && ! -e twice/report ]] ||
+  fail "two headers of one struct: $(cat said stderr)"
 "$root/outgrad" validate --header $own.h >said || fail "validate --header: $(<said)"
 grep -q 'all 34050 x' said || fail "validate --header counts $(head -n 1 said)"
 mesa=$root/notebooks_data/foreign/mesa_gelu.json

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "kernels/support/errors.h"
@@ -93,7 +95,14 @@ std::string verdict_line(const Json& own) {
 bool report_of_own(const std::string& path, const std::string& out, const kernels::ResultForm& form) {
   const std::vector<std::string> files = headers_in(path);
   std::vector<Header> headers;  // a damaged one should not cost the proofs of the others
-  for (const std::string& file : files) headers.push_back(read_header(file));
+  std::map<std::string, std::string> of_structs;  // the page tells functions apart by them
+  for (const std::string& file : files) {
+    const std::string name =
+        std::visit([](const auto& header) { return header.name; }, headers.emplace_back(read_header(file)));
+    if (const auto [before, is_new] = of_structs.emplace(name, file); !is_new)
+      throw kernels::SpecError(file, "struct",
+                               fmt::format("{} has a struct of this name, too", before->second));
+  }
   Json functions = Json::array();
   for (std::size_t k = 0; k < files.size(); ++k) {
     const kernels::JobLine line(fmt::format("header {} of {}", k + 1, files.size()),

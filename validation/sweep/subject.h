@@ -71,7 +71,10 @@ std::vector<Claim> claims_of() {
   if constexpr (requires { Fit::kT; }) {
     claims.push_back({Claim::kTotal, Fit::kT});
     claims.push_back({Claim::kOracle, Fit::kO});
-  } else if constexpr (requires { Fit::kB; } && !kernels::is_relative(Fit::kClass)) {
+  } else if constexpr (requires {
+                         Fit::kB;
+                         requires !kernels::is_relative(Fit::kClass);
+                       }) {
     // Between f' at y itself and the kernel lies what the header bounds: of each row A + B where it says so.
     double evaluation = Fit::kA + Fit::kB;
     if constexpr (requires { Fit::kAB; }) evaluation = Fit::kAB;

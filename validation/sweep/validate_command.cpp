@@ -24,8 +24,8 @@
 #include "kernels/support/files.h"
 #include "kernels/support/lists.h"
 #include "kernels/support/options.h"
+#include "kernels/support/shard.h"
 #include "kernels/support/suggestion.h"
-#include "validation/shard.h"
 #include "validation/sweep/fingerprint.h"
 #include "validation/sweep/foreign.h"
 #include "validation/sweep/product_sweep.h"
@@ -606,7 +606,7 @@ bool validate(const Arguments& arguments) {
   omp_set_num_threads(run.options.threads);  // also for what is built before the sweep
   run.options.ranks = &ranks;
   if (!arguments.shard.empty()) {
-    const Shard shard = read_shard(arguments.shard, "validate");
+    const kernels::Shard shard = kernels::read_shard(arguments.shard, "validate");
     run.options.shard = shard.index, run.options.shards = shard.count;
   }
   std::optional<ForeignFunction> foreign;
@@ -665,7 +665,8 @@ void add_validate(CLI::App& app, int& status, decltype(validate_header)* sweep_h
   command->add_option(
       "--activations", arguments->activations,
       "Histogram of x to weigh errors by, beside N(0, sigma^2) (notebooks_data/activations/)");
-  command->add_option("--shard", arguments->shard, "Only part i of n, written as i/n, for --merge");
+  command->add_option("--shard", arguments->shard,
+                      "Only part i of n, from 1 on, written as i/n, for --merge");
   command->add_option("--merge", arguments->merge, "Join the results of all shards instead of sweeping");
   command->add_option("--out", arguments->out,
                       "Result file, or the folder of many; an interrupted sweep continues from the file of "

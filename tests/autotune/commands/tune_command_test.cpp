@@ -308,14 +308,14 @@ TEST(TuneCommand, AShardIsGivenOrMpis) {
     const Shard found = shard_of(text);
     return std::pair(found.index, found.count);
   };
-  EXPECT_EQ(shard("2/5"), std::pair(std::size_t{2}, std::size_t{5}));
+  EXPECT_EQ(shard("2/5"), std::pair(std::size_t{1}, std::size_t{5}));
   const ScopedVariable rank("OMPI_COMM_WORLD_RANK", "3"), size("OMPI_COMM_WORLD_SIZE", "4");
   EXPECT_EQ(shard("mpi"), std::pair(std::size_t{3}, std::size_t{4}));
 }
 
 TEST(TuneCommand, RefusesAShardThatIsNone) {
   const kernels::ScratchFolder folder;
-  for (const char* shard : {"2/2", "0/0", "-1/2", "1", "1/2/3", "a/b", "0/2x", "", "mpi"})
+  for (const char* shard : {"3/2", "0/2", "0/0", "-1/2", "1", "1/2/3", "a/b", "0/2x", "", "mpi"})
     EXPECT_THROW(tune_command({"--out", folder / "out", "--shard", shard}), kernels::SpecError) << shard;
 }
 
