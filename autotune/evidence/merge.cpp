@@ -47,13 +47,6 @@ std::string without_paths(const std::string& words) {
   return kept;
 }
 
-// Rounds that a record's interval rests on: of the final ones, less those that the ceiling disowns.
-i64 rounds_of(const Record& record) {
-  if (record.rounds) return *record.rounds;
-  const i64 all = record.final.ns ? static_cast<i64>(record.final.ns->size()) : 0;
-  return all - std::min(all, record.discarded_rounds.value_or(0));
-}
-
 // ---- the union
 
 // Where a record stands among others: by problem, then variant, then content.

@@ -207,6 +207,12 @@ json value_of(const T& object) {
 
 }  // namespace
 
+kernels::i64 rounds_of(const Record& record) {
+  if (record.rounds) return *record.rounds;
+  const auto all = static_cast<kernels::i64>(record.final.ns ? record.final.ns->size() : 0);
+  return all - std::min(all, record.discarded_rounds.value_or(0));
+}
+
 Record record_from(json line) {
   line.erase("schema");
   return read_whole<Record>(std::move(line));

@@ -120,6 +120,9 @@ struct Record : ProblemRecord {
   bool is_of_a_variant() const { return !kernel.empty() && !variant.empty() && !state.empty(); }
 };
 
+// Final rounds that its figures rest on: those that the ceiling does not disown. 0 of a screening.
+kernels::i64 rounds_of(const Record& record);
+
 // Throw SpecError with what is wrong: "fit.name: is not a string". The schema itself is the database's to
 // check.
 Record record_from(nlohmann::json line);

@@ -263,17 +263,13 @@ CoqProof read_proof(const std::string& file) {
   return proof;
 }
 
-/// For each variant only its last line counts, because a finalist has several. A line that is not a record
-/// causes a warning, as in the tuner itself.
+/// A line that is not a record causes a warning, as in the tuner itself.
 void read_tuning(const std::string& file, Results& results) {
   const autotune::Database database = autotune::load_database(file);
   results.warnings.insert(results.warnings.end(), database.warnings.begin(), database.warnings.end());
   for (const TunedRun& run : latest_runs(database)) {
-    std::map<std::string, const autotune::Record*> last;
-    for (const autotune::Record* r : run.records) last[r->variant] = r;
     nlohmann::json listed = nlohmann::json::array();
     for (const autotune::Record* r : run.records) {
-      if (last[r->variant] != r) continue;
       nlohmann::json& record = listed.emplace_back(to_json(*r));
       for (const char* rounds : {"screening", "final"}) record.erase(rounds);  // many, and not shown
     }
@@ -409,11 +405,22 @@ std::vector<TunedRun> latest_runs(const autotune::Database& database) {
     all.try_emplace({r.kernel, r.format, size}, TunedRun{r.kernel, r.format, size, {}})
         .first->second.records.push_back(&r);
   }
+  // A finalist has lines of its screening, too.
+  const auto counts_before = [](const autotune::Record* a, const autotune::Record* b) {
+    const auto rank = [](const autotune::Record& r) {
+      return std::tuple(r.state != "rejected", -rounds_of(r));
+    };
+    if (a->variant != b->variant) return a->variant < b->variant;
+    return rank(*a) != rank(*b) ? rank(*a) < rank(*b) : line_of(*a) < line_of(*b);
+  };
   std::vector<TunedRun> runs;
   for (auto& [problem, run] : all) {
     std::erase_if(run.records, [time = run.records.back()->run.time](const autotune::Record* r) {
       return r->run.time != time;
     });
+    std::ranges::sort(run.records, counts_before);
+    const auto others = std::ranges::unique(run.records, {}, &autotune::Record::variant);
+    run.records.erase(others.begin(), others.end());
     runs.push_back(std::move(run));
   }
   return runs;

@@ -101,7 +101,9 @@ struct Provenance {
   std::vector<std::string> missing;  // what it was to make and has not, relative to the folder
 };
 
-/// The records of the latest run of the tuner on one kernel, format and size ("67108864", "4096x1024", "").
+/// The latest run of the tuner on one kernel, format and size ("67108864", "4096x1024", ""): a record of each
+/// variant, in the order of their names. Of a variant with several lines a rejection counts, else the line
+/// with the most final rounds, so that its screening does not stand for a finalist.
 struct TunedRun {
   std::string kernel, format, size;
   std::vector<const autotune::Record*> records;
@@ -123,8 +125,8 @@ struct Results {
   std::vector<AttackFile> attacks;
   std::optional<CertificateAttack> certificates;
   std::vector<CoqProof> proofs;
-  /// The latest run of the tuner on each kernel, format and size: `file`, `size`, and its `records`, as they
-  /// stand in the file, the last one of each variant.
+  /// The latest run of the tuner on each kernel, format and size: `file`, `size`, and its `records`, those of
+  /// TunedRun.
   std::vector<nlohmann::json> tuned;
   /// The files with fits, sweeps and so on, those that nothing is judged by among them, by kind.
   std::map<std::string, std::vector<std::string>> files;

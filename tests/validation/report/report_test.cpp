@@ -89,6 +89,13 @@ Json tuning_record(const std::string& time, const std::string& variant, const st
   return record;
 }
 
+/// As of a finalist of so many rounds.
+Json with_rounds(Json record, int rounds) {
+  record["finalist"] = true;
+  record["final"] = {{"ns", std::vector<double>(static_cast<std::size_t>(rounds), 1e6)}};
+  return record;
+}
+
 /// Two cases: one of a bound that the search reached nearly, one of a row without dx.
 Json attack_json() {
   const auto bound = [](Json tightness, double ours, Json unguarded) {
@@ -421,9 +428,24 @@ TEST_F(Report, TheLastRunCountsWhateverItsDateAndBrokenLinesAreWarnings) {
   ASSERT_EQ(results.tuned.size(), 1u);
   std::vector<std::string> variants;
   for (const nlohmann::json& record : results.tuned[0]["records"]) variants.push_back(record["variant"]);
-  EXPECT_EQ(variants, (std::vector<std::string>{"usual", "best", kHostile}));
+  EXPECT_EQ(variants, (std::vector<std::string>{kHostile, "best", "usual"}));
   ASSERT_EQ(results.warnings.size(), 1u);
   EXPECT_NE(results.warnings[0].find("tune_cpu.jsonl:2: "), std::string::npos);
+}
+
+// `tune --merge` orders lines by what they say: a screening of the winner may be the last line of it.
+TEST_F(Report, AFinalistsLineCountsWhereverItsScreeningStands) {
+  Json screening = tuning_record("2021-01-01T00:00:00Z", "best", "timed"), crashed = screening;
+  screening.update({{"finalist", false}, {"winner", false}, {"gain", false}, {"gb_per_s", 1.0}});
+  const std::string final = with_rounds(tuning_record("2021-01-01T00:00:00Z", "best", "timed"), 24).dump();
+  write("tuned/tune_cpu.jsonl", final + "\n" + screening.dump() + "\n");
+  const auto of_best = [&] { return read().tuned.at(0)["records"].at(0); };
+  EXPECT_EQ(of_best()["winner"], true);
+  EXPECT_EQ(of_best()["gb_per_s"], 20.0);
+  // What was rejected after its screening is rejected.
+  crashed["state"] = "rejected", crashed["rejected"] = {{"stage", "time"}, {"reason", "crashed"}};
+  write("tuned/tune_cpu.jsonl", crashed.dump() + "\n" + screening.dump() + "\n");
+  EXPECT_EQ(of_best()["state"], "rejected");
 }
 
 TEST_F(Report, ATuningRecordOfANewerSchemaIsRefusedAsTheTunerRefusesIt) {
