@@ -46,8 +46,8 @@ struct Difference {
 Comparable median_of(std::vector<double> values);
 
 /// Reads a file by its schema: outgrad.sweep/1, outgrad.bench/1, outgrad.store_bench/2, or lines of
-/// outgrad.tune/1, of which the latest run on each problem counts. Throws kernels::SpecError "file: place:
-/// why" for any other file, and kernels::IoError.
+/// outgrad.tune/1, of which the latest run on each problem counts, as latest_runs() has it. Throws
+/// kernels::SpecError "file: place: why" for any other file, and kernels::IoError.
 ComparedFile read_compared(const std::string& file);
 
 /// In the order of A, then what B alone has. Throws kernels::SpecError if the files are not of one kind and

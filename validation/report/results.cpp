@@ -405,6 +405,10 @@ std::vector<TunedRun> latest_runs(const autotune::Database& database) {
     all.try_emplace({r.kernel, r.format, size}, TunedRun{r.kernel, r.format, size, {}})
         .first->second.records.push_back(&r);
   }
+  // What the lines of one run share.
+  const auto run_of = [](const autotune::Record* r) {
+    return std::tie(r->run.time, r->run.seed, r->run.hashes);
+  };
   // A finalist has lines of its screening, too.
   const auto counts_before = [](const autotune::Record* a, const autotune::Record* b) {
     const auto rank = [](const autotune::Record& r) {
@@ -415,9 +419,8 @@ std::vector<TunedRun> latest_runs(const autotune::Database& database) {
   };
   std::vector<TunedRun> runs;
   for (auto& [problem, run] : all) {
-    std::erase_if(run.records, [time = run.records.back()->run.time](const autotune::Record* r) {
-      return r->run.time != time;
-    });
+    const auto latest = run_of(*std::ranges::max_element(run.records, {}, run_of));
+    std::erase_if(run.records, [&](const autotune::Record* r) { return run_of(r) != latest; });
     std::ranges::sort(run.records, counts_before);
     const auto others = std::ranges::unique(run.records, {}, &autotune::Record::variant);
     run.records.erase(others.begin(), others.end());

@@ -108,8 +108,8 @@ struct TunedRun {
   std::string kernel, format, size;
   std::vector<const autotune::Record*> records;
 };
-/// In the order of these three. The database grows with every run, and only the run of the last line counts,
-/// whatever the clocks said.
+/// In the order of these three, whatever the order of the lines. A run is what its lines share: its time, its
+/// seed and the sources' hashes. The latest is the largest of these: of the runs of one second one counts.
 std::vector<TunedRun> latest_runs(const autotune::Database& database);
 
 struct Results {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -38,6 +39,26 @@ class Compare : public testing::Test {
     for (const Difference& one : compare(read_compared(kData + name), read_compared(write("b.json", json))))
       ++count[one.change];
     return count;
+  }
+
+  /// A line of the tuner: a variant that won by this ratio over the default or did not; by 1, the default.
+  static Json tuned(const std::string& time, int seed, bool winner, double ratio, int rounds) {
+    return {{"schema", "outgrad.tune/1"},
+            {"time", time},
+            {"seed", seed},
+            {"device", {{"kind", "cpu"}, {"model", "a processor"}, {"threads", 2}}},
+            {"kernel", "gelu_forward"},
+            {"format", "f32"},
+            {"variant", winner ? "best" : "other"},
+            {"state", "timed"},
+            {"elements", 65536},
+            {"default", ratio == 1},
+            {"finalist", true},
+            {"winner", winner},
+            {"gain", winner && ratio > 1},
+            {"final", {{"ns", std::vector<double>(30, 1e6)}}},
+            {"discarded_rounds", 30 - rounds},
+            {"speedup", {{"median", ratio}, {"low", ratio}, {"high", ratio}, {"confidence", 0.99}}}};
   }
 
   kernels::ScratchFolder folder_;
@@ -105,6 +126,32 @@ TEST_F(Compare, TheTunersDatabasesByTheirWinners) {
   b.figures[0].value *= 2, b.figures[0].interval = ConfidenceInterval{b.figures[0].value, b.figures[0].value};
   EXPECT_EQ(compare(a, b)[0].change, Change::better);
   EXPECT_EQ(compare(b, a)[0].change, Change::worse);
+}
+
+// Two runs of one second, and an earlier one: of the same lines the same run counts, whatever their order.
+TEST_F(Compare, TheLatestRunIsTheSameInAnyOrderOfLines) {
+  std::vector<std::string> lines;
+  for (const auto& [time, seed] : {std::pair("2026-01-01T00:00:00Z", 6), std::pair("2026-01-01T00:00:00Z", 5),
+                                   std::pair("2025-01-01T00:00:00Z", 7)})
+    for (const bool winner : {true, false})
+      lines.push_back(tuned(time, seed, winner, 0.25 * seed, 24).dump());
+  const auto read = [&] {
+    std::string text;
+    for (const std::string& line : lines) text += line + "\n";
+    kernels::write_file(folder_ / "tuned.jsonl", text);
+    return read_compared(folder_ / "tuned.jsonl");
+  };
+  const ComparedFile first = read();
+  ASSERT_EQ(first.figures.size(), 1u);
+  EXPECT_EQ(first.figures[0].value, 1.5);
+  std::mt19937 random(1);
+  for (int trial = 0; trial < 20; ++trial) {
+    std::ranges::shuffle(lines, random);
+    lines.push_back(lines.front());  // as of a database that was appended to another
+    const std::vector<Difference> found = compare(first, read());
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_EQ(found[0].change, Change::same) << trial;
+  }
 }
 
 // The interval is the one of order statistics: of 8 values the ends, of 20 the 4th from either end. Of

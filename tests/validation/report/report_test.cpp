@@ -15,6 +15,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -141,7 +142,7 @@ class Report : public CommandTest {
     write("attack/norms.json", attack_json().dump());
     for (const char* proof : {"proofs/gelu_bf16.json", "proofs/gelu_f32.json"})
       write(proof, kernels::read_file(std::string(OUTGRAD_SOURCE_DIR "/notebooks_data/") + proof));
-    std::string lines = tuning_record("2030-01-01T00:00:00Z", "of a clock that ran ahead", "timed").dump() +
+    std::string lines = tuning_record("2020-01-01T00:00:00Z", "of an earlier run", "timed").dump() +
                         "\n{\"schema\": \"outgrad.tu";
     for (const auto& [variant, state] : std::vector<std::pair<const char*, const char*>>{
              {"usual", "timed"}, {"best", "timed"}, {kHostile, "rejected"}}) {
@@ -423,7 +424,7 @@ TEST_F(Report, RefusesDamageWithItsPlace) {
   expect("gelu_f32.h:1")();
 }
 
-TEST_F(Report, TheLastRunCountsWhateverItsDateAndBrokenLinesAreWarnings) {
+TEST_F(Report, TheLatestRunCountsAndBrokenLinesAreWarnings) {
   const Results results = read();
   ASSERT_EQ(results.tuned.size(), 1u);
   std::vector<std::string> variants;
@@ -446,6 +447,46 @@ TEST_F(Report, AFinalistsLineCountsWhereverItsScreeningStands) {
   crashed["state"] = "rejected", crashed["rejected"] = {{"stage", "time"}, {"reason", "crashed"}};
   write("tuned/tune_cpu.jsonl", crashed.dump() + "\n" + screening.dump() + "\n");
   EXPECT_EQ(of_best()["state"], "rejected");
+}
+
+// A run is what its lines share: neither another of the same second nor an order of lines changes it.
+TEST_F(Report, ARunIsTheSameInAnyOrderOfLines) {
+  std::vector<std::string> lines;
+  for (const auto& [time, seed, hash] :
+       std::vector<std::tuple<const char*, int, const char*>>{{"2021-01-01T00:00:00Z", 1, "k2"},
+                                                              {"2021-01-01T00:00:00Z", 2, "k1"},
+                                                              {"2021-01-01T00:00:00Z", 2, "k2"},
+                                                              {"2020-01-01T00:00:00Z", 3, "k3"}}) {
+    for (const char* variant : {"best", "usual", "slow"}) {
+      Json record = tuning_record(time, variant, "timed");
+      record.update({{"seed", seed}, {"kernels_sha256", hash}});
+      record["gb_per_s"] = 10.0 * seed;
+      for (int batch = 0; batch < 3; ++batch) {
+        record["speedup"]["median"] = 1.21 + 0.01 * batch;
+        lines.push_back(record.dump());
+      }
+      if (variant != std::string("slow")) lines.push_back(with_rounds(record, 24).dump());
+    }
+  }
+  const auto tuned_of = [&](const std::vector<std::string>& those) {
+    std::string text;
+    for (const std::string& line : those) text += line + "\n";
+    write("tuned/tune_cpu.jsonl", text);
+    return read().tuned;
+  };
+  const std::vector<nlohmann::json> first = tuned_of(lines);
+  ASSERT_EQ(first.size(), 1u);
+  ASSERT_EQ(first[0]["records"].size(), 3u);
+  for (const nlohmann::json& record : first[0]["records"]) {
+    EXPECT_EQ(record["seed"], 2);
+    EXPECT_EQ(record["kernels_sha256"], "k2");
+  }
+  std::mt19937 random(1);
+  for (int trial = 0; trial < 20; ++trial) {
+    std::ranges::shuffle(lines, random);
+    lines.push_back(lines.front());  // as of a database that was appended to another
+    EXPECT_EQ(tuned_of(lines), first) << trial;
+  }
 }
 
 TEST_F(Report, ATuningRecordOfANewerSchemaIsRefusedAsTheTunerRefusesIt) {
