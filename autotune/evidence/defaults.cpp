@@ -41,7 +41,7 @@ std::map<std::string, Loss> losses_in(const ProblemEvidence& place) {
                                        best / speedup.median - 1,
                                        changes,
                                        speedup,
-                                       rounds >= kLeastRounds && speedup.low > 1});
+                                       !are_too_few(rounds) && speedup.low > 1});
   };
   for (const VariantEvidence& evidence : place.variants)
     if (is_measured(evidence) && has_fit_of(evidence.record, of_default))

@@ -205,7 +205,7 @@ ProblemEvidence weigh_problem(std::vector<Record> records) {
   std::vector<std::size_t> index;
   for (std::size_t i = 0; i < problem.variants.size(); ++i) {
     const VariantEvidence& evidence = problem.variants[i];
-    if (i > 0 && (!evidence.barred.empty() || evidence.rounds < kLeastRounds)) continue;
+    if (i > 0 && (!evidence.barred.empty() || are_too_few(evidence.rounds))) continue;
     contenders.push_back({evidence.speedup, error_order(bounds_from(evidence.record.fit)),
                           changes_between(evidence.record.parameters, normal), evidence.name()});
     index.push_back(i);

@@ -22,8 +22,6 @@ namespace outgrad::autotune {
 // lucky round is half as fast again as any other.
 inline constexpr double kCeilingShare = 0.9;
 inline constexpr std::size_t kLuckyRounds = 10;
-// Rounds that a comparison needs, so that the interval's ends are more than the extreme samples.
-inline constexpr int kLeastRounds = 20;
 // With four finalists against one baseline, 99% each keeps the chance of one false winner under 4%.
 inline constexpr double kConfidence = 0.99;
 

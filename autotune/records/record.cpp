@@ -213,6 +213,10 @@ kernels::i64 rounds_of(const Record& record) {
   return all - std::min(all, record.discarded_rounds.value_or(0));
 }
 
+bool is_too_noisy(const Record& record) {
+  return record.winner == true && record.is_default == true && are_too_few(rounds_of(record));
+}
+
 Record record_from(json line) {
   line.erase("schema");
   return read_whole<Record>(std::move(line));

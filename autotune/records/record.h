@@ -123,6 +123,9 @@ struct Record : ProblemRecord {
 // Final rounds that its figures rest on: those that the ceiling does not disown. 0 of a screening.
 kernels::i64 rounds_of(const Record& record);
 
+// Whether it is of a default that was kept because too few rounds were left to tell it from any other.
+bool is_too_noisy(const Record& record);
+
 // Throw SpecError with what is wrong: "fit.name: is not a string". The schema itself is the database's to
 // check.
 Record record_from(nlohmann::json line);

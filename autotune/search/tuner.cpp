@@ -165,6 +165,7 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
   const std::vector<bool> keep_final = kept_rounds(finals.ceiling_ns, m.ceiling_share);
   const int kept_final = static_cast<int>(count_of(keep_final));
   m.discarded_rounds = static_cast<int>(keep_final.size()) - kept_final;
+  m.too_noisy = are_too_few(kept_final);
   const double bytes = problem.bytes();
 
   std::vector<Contender> contenders;  // the default, and who was in enough final rounds
@@ -179,7 +180,7 @@ Measurement evaluate(std::vector<Candidate>& candidates, RoundSamples screening,
     m.speedup[i] = ratio_interval(source.ns[0], source.ns[i], keep);
     m.share_of_ceiling[i] = ratio_interval(source.ceiling_ns, source.ns[i], keep).median * bytes /
                             finals.ceiling.bytes.value_or(0);
-    if (i > 0 && (!final || kept_final < kLeastRounds)) continue;
+    if (i > 0 && (!final || m.too_noisy)) continue;
     const AnyVariant& variant = candidates[i].variant();
     contenders.push_back(
         {m.speedup[i], variant.fit != nullptr ? error_order(variant.fit->bounds) : ErrorOrder{},
@@ -251,7 +252,7 @@ void print_problem(const std::vector<Candidate>& candidates, const Measurement& 
   if (m.gain)
     std::printf("%.3fx [%.3f, %.3f] the default %s", speedup.median, speedup.low, speedup.high,
                 normal.name().c_str());
-  else if (static_cast<int>(m.finals.ceiling_ns.size()) - m.discarded_rounds < kLeastRounds)
+  else if (m.too_noisy)
     std::printf("kept the default: too noisy");
   else
     std::printf("no gain over the default");

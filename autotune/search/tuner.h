@@ -34,6 +34,7 @@ struct Measurement {
   // best() of autotune/evidence/merge.h among the default and those in the final rounds.
   std::size_t winner = 0;
   bool gain = false;
+  bool too_noisy = false;  // too few of the final rounds were kept: the default stays
   bool decided = false;  // there were final rounds
 };
 

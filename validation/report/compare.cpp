@@ -126,8 +126,10 @@ ComparedFile read_tuning(const std::string& file) {
     });
     if (won == records.rend()) continue;
     const autotune::SpeedupRecord& ratio = *(*won)->speedup;
-    result.figures.push_back(speed(fmt::format("{} {}, {}", format, kernel, size), "over default",
-                                   ratio.median, ratio.low, ratio.high));
+    Comparable figure = speed(fmt::format("{} {}, {}", format, kernel, size), "over default", ratio.median,
+                              ratio.low, ratio.high);
+    if (is_too_noisy(**won)) figure.interval.reset();  // its own 1 would be a certain one
+    result.figures.push_back(std::move(figure));
   }
   for (const autotune::Record& record : database.records) {
     if (!record.is_of_a_variant()) continue;
@@ -143,11 +145,10 @@ ComparedFile read_tuning(const std::string& file) {
 // ---- the rule
 
 Change change_of(const Comparable& a, const Comparable& b) {
+  if (a.measured && (!a.interval || !b.interval)) return Change::undecided;  // whatever their medians
   if (a.value == b.value || (std::isnan(a.value) && std::isnan(b.value))) return Change::same;
-  if (a.measured) {
-    if (!a.interval || !b.interval) return Change::undecided;
-    if (a.interval->low <= b.interval->high && b.interval->low <= a.interval->high) return Change::noise;
-  }
+  if (a.measured && a.interval->low <= b.interval->high && b.interval->low <= a.interval->high)
+    return Change::noise;
   if (std::isnan(b.value)) return Change::worse;
   return (b.value > a.value) == a.more_is_better ? Change::better : Change::worse;
 }

@@ -272,6 +272,7 @@ void read_tuning(const std::string& file, Results& results) {
     for (const autotune::Record* r : run.records) {
       nlohmann::json& record = listed.emplace_back(to_json(*r));
       for (const char* rounds : {"screening", "final"}) record.erase(rounds);  // many, and not shown
+      if (is_too_noisy(*r)) record["too_noisy"] = true;
     }
     results.tuned.push_back({{"file", file}, {"size", run.size}, {"records", std::move(listed)}});
   }

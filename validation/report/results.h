@@ -126,7 +126,7 @@ struct Results {
   std::optional<CertificateAttack> certificates;
   std::vector<CoqProof> proofs;
   /// The latest run of the tuner on each kernel, format and size: `file`, `size`, and its `records`, those of
-  /// TunedRun.
+  /// TunedRun, with `too_noisy` where that is why the default is the winner.
   std::vector<nlohmann::json> tuned;
   /// The files with fits, sweeps and so on, those that nothing is judged by among them, by kind.
   std::map<std::string, std::vector<std::string>> files;

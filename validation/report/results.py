@@ -228,7 +228,7 @@ def tuning(problem: dict, warnings: list[str]) -> SimpleNamespace:
         format=last.get("format", ""), compiler=last.get("compiler", ""),
         machine=device.get("name", "") if device.get("kind") == "cuda" else machine,
         rejected=[one for one in records if one["state"] == "rejected"],
-        timed=[one for one in records if one["state"] == "timed"], winner=None)
+        timed=[one for one in records if one["state"] == "timed"], winner=None, too_noisy=None)
     fastest = {}
     for one in found.timed:
         if one.get("fit", {}).get("name") and "speedup" in one:
@@ -237,7 +237,9 @@ def tuning(problem: dict, warnings: list[str]) -> SimpleNamespace:
                 fastest[one["fit"]["name"]] = one
     found.fits = sorted(fastest.values(), key=lambda one: -one["speedup"]["median"])
     for one in (one for one in records if one.get("winner")):
-        if "confidence" in one.get("speedup", {}) and "gb_per_s" in one and "share_of_ceiling" in one:
+        if one.get("too_noisy"):  # the default, kept for want of rounds: it has won nothing
+            found.too_noisy = one
+        elif "confidence" in one.get("speedup", {}) and "gb_per_s" in one and "share_of_ceiling" in one:
             found.winner = one
         else:
             why = f"{one['variant']} is called the winner without its figures, ignored"

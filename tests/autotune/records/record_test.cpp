@@ -119,6 +119,25 @@ json whole_line() {
           {"note", {{"of", json::array({1, nullptr})}}}};
 }
 
+// A published line says how many there were, a whole one has them all.
+TEST(Record, TheDefaultOfTooFewRoundsIsTooNoisy) {
+  Record record;
+  EXPECT_EQ(rounds_of(record), 0);
+  record.final.ns = std::vector<double>(24, 1.0), record.discarded_rounds = 5;
+  EXPECT_EQ(rounds_of(record), 19);
+  record.discarded_rounds = 30;
+  EXPECT_EQ(rounds_of(record), 0);
+  record.rounds = 19;
+  EXPECT_EQ(rounds_of(record), 19);
+  EXPECT_FALSE(is_too_noisy(record));
+  record.winner = record.is_default = true;
+  EXPECT_TRUE(is_too_noisy(record));
+  record.rounds = 20;
+  EXPECT_FALSE(is_too_noisy(record));
+  record.rounds = 19, record.is_default = false;
+  EXPECT_FALSE(is_too_noisy(record));
+}
+
 TEST(Record, EveryKeyAndEveryForeignOneComesBack) {
   const json line = whole_line();
   const Record record = record_from(line);

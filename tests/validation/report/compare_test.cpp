@@ -154,6 +154,23 @@ TEST_F(Compare, TheLatestRunIsTheSameInAnyOrderOfLines) {
   }
 }
 
+// A default that was kept because the machine was too busy is no figure that another run could be beside.
+TEST_F(Compare, ADefaultKeptInTooFewRoundsIsUndecided) {
+  const auto read = [&](const std::string& name, double ratio, int rounds) {
+    kernels::write_file(folder_ / name, tuned("2026-01-01T00:00:00Z", 1, true, ratio, rounds).dump() + "\n");
+    return read_compared(folder_ / name);
+  };
+  const ComparedFile noisy = read("noisy.jsonl", 1, 19), certain = read("certain.jsonl", 1, 20),
+                     gain = read("gain.jsonl", 2, 20);
+  EXPECT_FALSE(noisy.figures[0].interval);
+  EXPECT_TRUE(certain.figures[0].interval);
+  EXPECT_EQ(compare(noisy, gain)[0].change, Change::undecided);
+  EXPECT_EQ(compare(gain, noisy)[0].change, Change::undecided);
+  EXPECT_EQ(compare(noisy, certain)[0].change, Change::undecided);
+  EXPECT_EQ(compare(certain, gain)[0].change, Change::better);
+  EXPECT_EQ(compare(certain, certain)[0].change, Change::same);
+}
+
 // The interval is the one of order statistics: of 8 values the ends, of 20 the 4th from either end. Of
 // medians of samples of anything, it holds the true one as often as it says.
 TEST_F(Compare, TheIntervalHoldsTheMedian) {

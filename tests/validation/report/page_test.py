@@ -419,6 +419,15 @@ class Tuning(Folder):
             self.assertIn("| none | - |", rows_of(document))
             self.assertIn("best is called the winner without its figures, ignored", texts_of(document))
 
+    def test_a_default_kept_for_noise_has_no_figures(self):
+        record = samples.tuning_record("", "usual", "timed", winner=True, too_noisy=True)
+        for figures in (record, {key: value for key, value in record.items()
+                                 if key not in ("gb_per_s", "share_of_ceiling")}):
+            document = self.page_of(figures)
+            self.assertIn("| `usual` | - | - | - | kept the default: too noisy |", rows_of(document))
+            self.assertNotIn("20, 75%", rows_of(document))
+            self.assertNotIn("without its figures", texts_of(document))
+
     def test_says_what_an_accuracy_class_costs(self):
         """The fastest variant of a fit counts, and the sentence on the class follows from its interval."""
         for low, high, sentence in ((0.27, 0.33, "the class abs stays it"),

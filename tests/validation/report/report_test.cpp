@@ -449,6 +449,19 @@ TEST_F(Report, AFinalistsLineCountsWhereverItsScreeningStands) {
   EXPECT_EQ(of_best()["state"], "rejected");
 }
 
+// Of a default that was kept in too few rounds the page shows no figures.
+TEST_F(Report, ADefaultKeptInTooFewRoundsIsTooNoisy) {
+  const auto too_noisy = [&](const char* variant, int rounds) {
+    Json record = tuning_record("2021-01-01T00:00:00Z", variant, "timed");
+    record["winner"] = true;
+    write("tuned/tune_cpu.jsonl", with_rounds(record, rounds).dump() + "\n");
+    return read().tuned.at(0)["records"].at(0).value("too_noisy", false);
+  };
+  EXPECT_TRUE(too_noisy("usual", 19));
+  EXPECT_FALSE(too_noisy("usual", 20));
+  EXPECT_FALSE(too_noisy("best", 19));
+}
+
 // A run is what its lines share: neither another of the same second nor an order of lines changes it.
 TEST_F(Report, ARunIsTheSameInAnyOrderOfLines) {
   std::vector<std::string> lines;

@@ -38,6 +38,8 @@ def figure_of(record: dict, key: str) -> float:
 def winner_row(problem: SimpleNamespace) -> list:
     row, winner = [problem.machine, problem.kernel, problem.format, problem.size], problem.winner
     ends = [len(problem.timed), len(problem.rejected)]
+    if problem.too_noisy:
+        return [*row, f"`{problem.too_noisy['variant']}`", *3 * ["-"], "kept the default: too noisy", *ends]
     if not winner:
         return [*row, "none", *4 * ["-"], *ends]
     ratio = f"{interval(winner['speedup'])} at {100 * winner['speedup']['confidence']:g}%"
