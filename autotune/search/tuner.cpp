@@ -226,8 +226,10 @@ Record record_of(const Candidate& candidate, std::size_t index, const Measuremen
   record.discarded_rounds = m->discarded_rounds;
   record.speedup = {m->speedup[index],
                     count_of(keep) < kFewestRounds ? std::nullopt : std::optional(kConfidence)};
-  record.gb_per_s = *record.bytes / kernels::median(kept_of(ns, keep));
-  record.share_of_ceiling = m->share_of_ceiling[index];
+  if (!*record.finalist || !m->too_noisy) {
+    record.gb_per_s = *record.bytes / kernels::median(kept_of(ns, keep));
+    record.share_of_ceiling = m->share_of_ceiling[index];
+  }
   record.winner = m->decided && index == m->winner;
   record.gain = index == m->winner && m->gain;
   return record;
@@ -247,8 +249,11 @@ void print_problem(const std::vector<Candidate>& candidates, const Measurement& 
   const auto timed = std::count_if(candidates.begin(), candidates.end(),
                                    [](const Candidate& c) { return c.as<Timed>() != nullptr; });
   const Interval& speedup = m.speedup[m.winner];
-  std::printf("%-13s %-34s %4.0f%% of %-5s ", name_of(best.problem.kernel), best.name().c_str(),
-              100 * m.share_of_ceiling[m.winner], m.finals.ceiling.name.c_str());
+  char share[32] = "   -";
+  if (!m.too_noisy)
+    std::snprintf(share, sizeof share, "%4.0f%% of %s", 100 * m.share_of_ceiling[m.winner],
+                  m.finals.ceiling.name.c_str());
+  std::printf("%-13s %-34s %-14s ", name_of(best.problem.kernel), best.name().c_str(), share);
   if (m.gain)
     std::printf("%.3fx [%.3f, %.3f] the default %s", speedup.median, speedup.low, speedup.high,
                 normal.name().c_str());

@@ -18,6 +18,7 @@
 #include "autotune/measure/verify.h"
 #include "autotune/space/reference.h"
 #include "kernels/support/files.h"
+#include "tests/autotune/captured.h"
 #include "tests/autotune/scoped_variable.h"
 #include "tests/kernels/synthetic_fit.h"
 
@@ -214,6 +215,14 @@ TEST(Tuner, NoWinnerInsideTheNoise) {
   EXPECT_EQ(m.speedup[0].median, 1);
   EXPECT_FALSE(m.gain);
   EXPECT_EQ(m.winner, 0u);
+  // Nor do so few say what share of the ceiling it is.
+  const Record record = record_of(candidates[0], 0, &m, RunIdentity{});
+  EXPECT_TRUE(record.winner == true && !record.gb_per_s && !record.share_of_ceiling);
+  Captured out(Captured::kStdout);
+  print_problem(candidates, m);
+  const std::string said = out.release();
+  EXPECT_NE(said.find("kept the default: too noisy"), std::string::npos) << said;
+  EXPECT_EQ(said.find('%'), std::string::npos) << said;
 }
 
 // A direct table is compiled and verified like any other fit: by the bits of its own scalar kernel, never
