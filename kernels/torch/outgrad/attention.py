@@ -61,6 +61,15 @@ def softmax_dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> t
 # common subexpressions did). kept: the probabilities, or their codes if coded.
 
 
+def _scores(q: torch.Tensor, k: torch.Tensor, scale: float) -> torch.Tensor:
+    """q k^T scale, scaled before it is rounded to the type: q k^T itself may be beyond float16."""
+    scores = q.new_empty((*q.shape[:-1], k.shape[-2]))
+    parts = math.prod(q.shape[:-2])
+    first, second, result = (one.reshape(parts, *one.shape[-2:]) for one in (q, k, scores))
+    result.baddbmm_(first, second.transpose(1, 2), beta=0, alpha=scale)
+    return scores
+
+
 def _of_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
         *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
     kept = q.new_empty((*q.shape[:-1], k.shape[-2]))
@@ -77,7 +86,7 @@ def _of_backward(dy: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Te
 @library.python_operator("attention_forward", _of_forward)
 def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, scale: float,
         p: float, seed: torch.Tensor, coded: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    scores = torch.matmul(q, k.transpose(-1, -2)).mul_(scale)
+    scores = _scores(q, k, scale)
     if bias is not None:
         scores += bias
     if coded:
@@ -177,7 +186,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attn_mask: torc
     nothing takes part is 0. scale: 1 / sqrt(d) by default. form: "sdpa" is PyTorch's
     scaled_dot_product_attention, "softmax" is the form of this module, and "auto" is "sdpa" where a fused
     kernel applies. store: what the form "softmax" keeps, the probabilities "p" or their codes "log2:8".
-    Under autocast all is in its type.
+    Under autocast all is in its type. In the form "softmax" the scores q k^T scale are rounded to the type of
+    q; PyTorch's fused kernels have them in float32.
 
     Shapes: q [..., m, d]; k [..., n, d]; v [..., n, e]; attn_mask [..., m, n]; the result [..., m, e].
     """

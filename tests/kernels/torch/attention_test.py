@@ -73,6 +73,39 @@ def test_attention_against_float64(dtype, masked, p):
 
 
 @pytest.mark.parametrize("store", ["p", "log2:8"])
+@pytest.mark.parametrize("p", [0.0, 1e-9])
+def test_scores_are_scaled_before_they_are_rounded(p, store):
+    """q k^T is beyond float16 here, and q k^T scale a number of it, by which nothing is rounded."""
+    torch.manual_seed(4)
+    q, k = ((32 + 8 * torch.randint(-1, 3, (2, 3, 9, 64))).half() for _ in range(2))
+    v, dy = torch.randn(2, 3, 9, 64).half(), torch.randn(2, 3, 9, 64).half()
+    assert (q @ k.transpose(-1, -2)).isinf().any()
+    exact = [t.double() for t in (q, k, v)]
+    for form in ["softmax"] + ["auto"] * (store == "p"):
+        function = functools.partial(outgrad.attention, p=p, form=form, store=store)
+        assert all(t.isfinite().all() for t in gradients(function, (q, k, v), dy))
+        got = gradients(functools.partial(function, scale=2.0**-12), (q, k, v), dy)
+        want = gradients(lambda *t: F.scaled_dot_product_attention(*t, scale=2.0**-12), exact, dy.double())
+        assert_near(got, want, 6 * UNIT_ROUNDOFF[torch.float16] if store == "p" else 0.07)
+
+
+@pytest.mark.parametrize("m, n, d, e", [(5, 3, 0, 4), (0, 3, 2, 4), (5, 0, 2, 4), (5, 3, 2, 0), (1, 1, 1, 1)])
+def test_attention_of_any_sizes(m, n, d, e):
+    """Memory that nothing was written to is NaN here."""
+    filled = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        for batch in ((), (2,), (2, 0), (2, 3, 1)):
+            q, k, v = torch.randn(*batch, m, d), torch.randn(*batch, n, d), torch.randn(*batch, n, e)
+            dy = torch.randn(*batch, m, e)
+            got = gradients(lambda *t: outgrad.attention(*t, form="softmax"), (q, k, v), dy)
+            want = gradients(F.scaled_dot_product_attention, (q, k, v), dy)
+            assert_near(got, want, 1e-5)
+    finally:
+        torch.use_deterministic_algorithms(filled)
+
+
+@pytest.mark.parametrize("store", ["p", "log2:8"])
 def test_a_row_of_which_nothing_takes_part_is_zero(store):
     """As PyTorch's attention has it; a NaN stays one."""
     q, k, v, dy = (torch.randn(2, 3, 5, 8) for _ in range(4))
