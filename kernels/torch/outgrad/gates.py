@@ -9,8 +9,9 @@ and the product z. Here, by `store`:
                fp32 and rounded once (kernels/gate.h, which has their errors), so that nothing is lost by it
     output     z, which the third Linear needs anyway, and beside it one number of its type, which is b, and
                one bit an element. z / b is act(a) rounded once, and act'(a) a function of it and the bit
-               (kernels/product.h, which says what is kept where z is 0). Nothing is made again. float16 and
-               bfloat16; gelu, gelu_tanh and silu
+               (kernels/product.h, which says what is kept where z is 0, and how much more is lost where it is
+               subnormal, below 2^-14 in float16). Nothing is made again. float16 and bfloat16; gelu,
+               gelu_tanh and silu
     e4m3       a and b in e4m3, each at one scale of the tensor (fp8.py), from which all is made again. e5m2
                likewise
     mxfp8      a and b in e4m3, with a scale for each block of 32 (fp8.py), likewise
@@ -220,7 +221,8 @@ def bound(store: str, names: Sequence[str]) -> str:
     if store == stores.MXFP8:  # a largest is above 224 times its scale, and 2^-6 the least normal number
         return f"both factors within a relative {2.0**-4:g} above 2^-13 of the largest of their block"
     off = _off(names) if store == stores.OUTPUT else None
-    return "both factors, exact" if off is None else f"{off}; float32 keeps both factors"
+    return ("both factors, exact" if off is None else f"{off}, there if |f(a) b| > 2^-14 or |b| >= 1/2; "
+        "float32 keeps both factors")
 
 
 def bound_of_dropped(store: str, names: Sequence[str]) -> str:
