@@ -70,13 +70,17 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, operation: str, *_: Any) -> None:
-        raise NotImplementedError(
-            f"outgrad.{operation}: torch.vmap over its gradient, as in torch.func.jacrev, is not supported; "
-            f"torch.autograd.functional.jacobian computes the same")
+        raise no_batch_of_gradients(operation)
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> None:
         raise no_second_derivative(ctx.operation)
+
+
+def no_batch_of_gradients(operation: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"outgrad.{operation}: torch.vmap over its gradient, as in torch.func.jacrev, is not supported; "
+        f"torch.autograd.functional.jacobian computes the same")
 
 
 def no_second_derivative(operation: str) -> RuntimeError:
@@ -325,7 +329,12 @@ def _keeping(name: str, index: int, store: str) -> Callable[..., Any]:
 
     def decode(saved: tuple[Any, ...], dy: torch.Tensor) -> torch.Tensor:
         seed, scale = saved[0] if dithered else None, saved[0] if scaled else None
-        return library.store_backward(dy, saved[kept], index, number, bits, seed, scale)
+        try:
+            return library.store_backward(dy, saved[kept], index, number, bits, seed, scale)
+        except RuntimeError:  # PyTorch goes through a batch one by one only where no argument is a list
+            if torch._C._functorch.is_legacy_batchedtensor(dy):
+                raise no_batch_of_gradients(name) from None
+            raise
 
     operation = _keeping_beside(name, encode, decode, dithered, of.keeps_y, shown=2 * scaled)
     if not scaled:

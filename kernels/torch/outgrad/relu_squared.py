@@ -26,7 +26,11 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) 
 
 def _gradients(ctx: Any, saved: tuple[torch.Tensor, ...], dy: torch.Tensor) -> tuple[torch.Tensor]:
     (y,) = saved
-    return (y.sqrt().mul_(2).mul_(dy),)
+    slope = y.sqrt().mul_(2)
+    try:
+        return (slope.mul_(dy),)
+    except RuntimeError:  # a batch of dy, of which nothing here has the size
+        return (slope * dy,)
 
 
 _relu_squared = functional._Operation("relu_squared", _compute, _keep, _gradients,

@@ -759,6 +759,19 @@ def test_what_a_refusal_names_instead_is_there(name):
     assert torch.equal(jacobian[1, 5], gradients(OPERATIONS[name], x, dy=torch.eye(128)[69].view(2, 64))[1])
 
 
+@every
+def test_gradients_of_a_batch_are_those_of_its_parts(name, capfd):
+    """In PyTorch 2.10 it is PyTorch that writes to the standard error what it refuses a caller in C++."""
+    x = torch.randn(2, 64, requires_grad=True)
+    y, dys = OPERATIONS[name](x), torch.randn(5, 2, 64)
+    (found,) = torch.autograd.grad(y, x, dys, is_grads_batched=True, retain_graph=True)
+    assert torch.equal(found, torch.stack([torch.autograd.grad(y, x, dy, retain_graph=True)[0] for dy in dys]))
+    jacobian = torch.autograd.functional.jacobian
+    assert torch.equal(*(jacobian(OPERATIONS[name], x, vectorize=vectorize) for vectorize in (True, False)))
+    if hasattr(library._c, "torch_tensor_from_pyobject"):
+        assert not capfd.readouterr().err
+
+
 def test_errors_are_the_callers_and_name_no_place_in_the_sources():
     """So it is with the operators, whose messages once began with a function of C++ and the path of its
     file."""

@@ -45,6 +45,13 @@ def test_a_model_keeps_y_alone():
         torch.testing.assert_close(p.grad, w, atol=1e-6, rtol=1e-5)
 
 
+def test_gradients_of_a_batch_are_those_of_its_parts():
+    x, dys = torch.randn(4, requires_grad=True), torch.randn(3, 4)
+    y = outgrad.relu_squared(x)
+    (found,) = torch.autograd.grad(y, x, dys, is_grads_batched=True, retain_graph=True)
+    assert torch.equal(found, dys * torch.autograd.grad(y, x, torch.ones(4))[0])
+
+
 def test_the_second_derivative_is_an_error():
     x = torch.randn(4, requires_grad=True)
     (dx,) = torch.autograd.grad(outgrad.relu_squared(x).sum(), x, create_graph=True)

@@ -640,6 +640,25 @@ def test_checkpoint_gives_the_same_bits(store):
     assert torch.equal(y, plain[0]) and torch.equal(leaf.grad, plain[1])
 
 
+@pytest.mark.parametrize("store", outgrad.stores.STORES)
+def test_gradients_of_a_batch_are_those_of_its_parts_or_refused(store):
+    def operation(x):
+        torch.manual_seed(1)
+        return outgrad.gelu(x, store=store)
+
+    x = torch.randn(8, 64).bfloat16().requires_grad_()
+    y, dys = operation(x), torch.randn(3, 8, 64).bfloat16()
+    if store == "y+bit":
+        (found,) = torch.autograd.grad(y, x, dys, is_grads_batched=True, retain_graph=True)
+        assert all(torch.equal(one, torch.autograd.grad(y, x, dy, retain_graph=True)[0])
+            for one, dy in zip(found, dys, strict=True))
+        return
+    for call in (lambda: torch.autograd.grad(y, x, dys, is_grads_batched=True),
+            lambda: torch.autograd.functional.jacobian(operation, x, vectorize=True)):
+        with pytest.raises(NotImplementedError, match="outgrad.gelu: torch.vmap over its gradient"):
+            call()
+
+
 @each
 def test_transforms_second_derivatives_and_shapes(store):
     def operation(x):
