@@ -99,6 +99,15 @@ def _recorded(name: str, gradients: Callable[..., Any], ctx: Any, dy: Sequence[A
         *ctx.saved_tensors)
 
 
+def _each_once(inputs: Sequence[Any]) -> list[Any]:
+    """With a view in place of a tensor that was there before: no compiler takes a Function of one twice."""
+    found: list[Any] = []
+    for one in inputs:
+        again = isinstance(one, torch.Tensor) and any(one is other for other in found)
+        found.append(one.view_as(one) if again else one)
+    return found
+
+
 _OF_OUTPUT = "_from_output"  # in the names of this package's nodes
 
 
@@ -189,7 +198,7 @@ class _Operation:
             with library.Exported():
                 result = self.compute(*inputs)
         elif compiling or not (torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0):
-            result = (self.direct.apply if compiling else self.direct_apply)(*inputs)
+            result = self.direct.apply(*_each_once(inputs)) if compiling else self.direct_apply(*inputs)
             if not self.without_y:
                 return result
         else:

@@ -237,6 +237,19 @@ def test_checkpoints_and_compiled_code(monkeypatch):
             torch.autograd.grad(layer(x).square().sum(), (x, *layer.parameters()))))
 
 
+def test_query_and_key_of_one_weight_compile():
+    model = model_of("bert").eval()
+    attention = model.bert.encoder.layer[0].attention
+    attention.self.query.weight = attention.self.key.weight
+    outgrad.patch(model)
+    x = torch.randn(2, 5, 64, requires_grad=True)
+    torch._dynamo.reset()
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
+    found, want = (torch.autograd.grad(one(x)[0].square().sum(), (x, *attention.parameters()))
+        for one in (compiled, attention))
+    torch.testing.assert_close(found, want)
+
+
 def test_autocast_around_a_backward_pass_alone_changes_no_node():
     """A node's gradients have the bits that they have without it; PyTorch's own Linears, as the first two of
     Llama's MLP are, round to autocast's type."""

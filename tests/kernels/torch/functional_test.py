@@ -844,6 +844,18 @@ def test_compiled_gives_the_same_bits(name, dynamic):
             for a, b in zip(gradients(operation, x), gradients(compiled, x), strict=True))
 
 
+@pytest.mark.parametrize("operation", [
+    lambda x, w: outgrad.attention(x, x @ w, x, form="softmax"), lambda x, w: outgrad.gated(x, x),
+    lambda x, w: (lambda y: outgrad.gated(y, y))(x + 1), lambda x, w: outgrad.add_layer_norm(x, x, 16)[0],
+    lambda x, w: (lambda g: outgrad.layer_norm(x, 16, g, g))(w[0]), lambda x, w: outgrad.linear_gelu(w, w)])
+def test_a_tensor_that_is_given_twice_compiles(operation):
+    torch._dynamo.reset()
+    x, w = torch.randn(16, 16), torch.randn(16, 16)
+    compiled = torch.compile(operation, fullgraph=True, backend="aot_eager")
+    function, found = (lambda x, w, of=of: of(x, w) + 0 * (x + w) for of in (operation, compiled))
+    torch.testing.assert_close(gradients(found, x, w), gradients(function, x, w))
+
+
 def test_compiled_dropout_drops_the_same_in_both_passes():
     torch._dynamo.reset()
     compiled = torch.compile(lambda x: outgrad.dropout(x, 0.25), fullgraph=True, backend="aot_eager")
