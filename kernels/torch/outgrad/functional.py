@@ -676,9 +676,17 @@ def norm_store_why_not(store: object, columns: int) -> str | None:
         and columns % group != 0 else None)
 
 
+def _norm_of_none(x: torch.Tensor, of_norm: tuple[Any, ...]) -> torch.Tensor:
+    """Any norm over no columns, which kernels do not take."""
+    weight, bias = (None if one is None else one.to(x.dtype) for one in of_norm[:2])
+    return torch.nn.functional.layer_norm(x.reshape(1, 0), (0,), weight, bias).view(x.shape)
+
+
 def norm(function: str, x: torch.Tensor, columns: int, of_norm: tuple[Any, ...],
         store: str = stores.DEFAULT_OF_NORMS) -> torch.Tensor:
     """layer_norm or rms_norm of what `checked` gave."""
+    if columns == 0:
+        return _norm_of_none(x, of_norm)
     return _norms[function, store](x, columns, *of_norm)
 
 
@@ -809,7 +817,7 @@ def _absolute_storage_error(gamma: torch.Tensor, beta: torch.Tensor, store: str)
     column's group where no |x^| with the same scale exceeds 6 (validation/norms/stability.h). gamma >= 0,
     beta: [n], float64.
     Infinite if a y of the group may overflow."""
-    group = library.NORM_STORES[store][0] or gamma.numel()
+    group = library.NORM_STORES[store][0] or max(gamma.numel(), 1)
     x_hat = min(_LARGEST_X_HAT, math.sqrt(gamma.numel()))
     reach = (gamma * x_hat + beta.abs()).view(-1, group)
     largest = reach.amax(1)
@@ -984,7 +992,8 @@ def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Ten
     Philox4x32-10 of a seed and the element's number decides which elements are dropped; the backward pass
     computes it again. Elements are numbered as they lie in memory, so that the same seed drops others of a
     channels_last tensor than of a contiguous one. The seed comes from PyTorch's generator, so
-    torch.manual_seed and checkpointing repeat it.
+    torch.manual_seed and checkpointing repeat it. What is dropped is +0, of a NaN or an infinity too, where
+    PyTorch's product with 0 is NaN.
 
     Shapes: x [...], of any strides; the result the same.
     """
@@ -1153,12 +1162,17 @@ def checked_of_sum(function: str, x: torch.Tensor, residual: torch.Tensor,
 def dropout_add(norm: str, x: torch.Tensor, residual: torch.Tensor, p: float, columns: int,
         of_norm: tuple[Any, ...]) -> torch.Tensor:
     """norm(dropout(x, p) + residual) as one node."""
+    if columns == 0:
+        return _norm_of_none(dropout(x, p) + residual, of_norm)
     return _dropout_add_norms[norm](x, residual, dropout_seed(x) if p > 0 else None, p, columns, *of_norm)
 
 
 def add(norm: str, x: torch.Tensor, residual: torch.Tensor, columns: int,
         of_norm: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     """(y, z) of z = x + residual as one node."""
+    if columns == 0:
+        z = x + residual
+        return _norm_of_none(z, of_norm), z
     return _add_norms[norm](x, residual, None, 0.0, columns, *of_norm)
 
 

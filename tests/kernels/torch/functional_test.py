@@ -772,6 +772,20 @@ def test_gradients_of_a_batch_are_those_of_its_parts(name, capfd):
         assert not capfd.readouterr().err
 
 
+@pytest.mark.parametrize("parameters", [torch.float32, torch.bfloat16])
+def test_norms_over_no_columns_are_empty_as_pytorchs(parameters):
+    for shape, of in (((3, 0), (0,)), ((2, 0, 4), (0, 4)), ((2, 3, 0), (3, 0))):
+        x, weight, bias = torch.randn(shape).bfloat16(), *torch.randn(2, *of).to(parameters)
+        for function in (lambda x, w, b, of=of: outgrad.layer_norm(x, of, w, b),
+                lambda x, w, b, of=of: outgrad.rms_norm(x, of, w) + b.to(x.dtype),
+                lambda x, w, b, of=of: outgrad.dropout_add_layer_norm(x, x, of, w, b),
+                lambda x, w, b, of=of: sum(outgrad.add_layer_norm(x, x, of, w, b))):
+            y, *found = gradients(function, x, weight, bias)
+            assert y.dtype == x.dtype and y.shape == shape
+            assert [(g.shape, g.dtype) for g in found] == [(t.shape, t.dtype) for t in (x, weight, bias)]
+        assert F.layer_norm(x, of, weight.to(x.dtype), bias.to(x.dtype)).shape == shape
+
+
 def test_errors_are_the_callers_and_name_no_place_in_the_sources():
     """So it is with the operators, whose messages once began with a function of C++ and the path of its
     file."""
@@ -796,7 +810,7 @@ def test_errors_are_the_callers_and_name_no_place_in_the_sources():
         "outgrad.layer_norm: eps is -1.0, which must be at least 0"),
         (ValueError, lambda: outgrad.rms_norm(x, 64, eps=math.nan),
         "outgrad.rms_norm: eps is nan, which must be at least 0"),
-        (RuntimeError, lambda: outgrad.layer_norm(torch.ones(2, 0), 0),
+        (RuntimeError, lambda: library.norm_forward(torch.ones(2, 0), 0, None, None, 1e-5, False, None),
         "outgrad: a norm needs at least one column, x has 0"),
         (RuntimeError, lambda: library.activation_forward(x.detach(), 10),
         "outgrad: activation 10 is unknown"),

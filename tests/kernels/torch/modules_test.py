@@ -139,6 +139,16 @@ def test_results_are_near_pytorchs(name, training):
         assert a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=3e-5)
 
 
+@pytest.mark.parametrize("store", outgrad.stores.OF_NORMS)
+@pytest.mark.parametrize("kind", [outgrad.LayerNorm, outgrad.RMSNorm])
+def test_norms_over_no_columns(kind, store):
+    module, x = kind((2, 0), store=store), torch.randn(3, 2, 0, requires_grad=True)
+    for y in (module(x), module(x, x, p=0.5), module.of_sum(x, x)[0]):
+        y.sum().backward()
+        assert y.shape == x.grad.shape == (3, 2, 0)
+        assert all(p.grad.shape == p.shape for p in module.parameters())
+
+
 @every
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_results_are_those_of_the_functions(name, dtype):
