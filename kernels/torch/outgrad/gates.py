@@ -318,7 +318,8 @@ def activation_dropout(x: torch.Tensor, p: float = 0.5, activation: str = "gelu"
     which no bit is kept and all is exact. Of the others the gradient is dx = dz b g, where
     b is what an element was multiplied by, a number of x's type or 0, and |g - act'(x)| has the bound of a
     pair's store "output" (gates.py, which also has the probability with which elements are dropped: p up to
-    a rounding of 1 - p to x's type), and a NaN stays one, dropped or not.
+    a rounding of 1 - p to x's type). There a NaN stays one and an infinity becomes one if it is dropped, as
+    in PyTorch; where 1 / (1 - p) is no such b, as with p = 1, and of relu it is 0, as outgrad.dropout has it.
 
     Shapes: x [...], of any strides; the result the same.
     """

@@ -123,6 +123,18 @@ def test_what_drops_nothing_or_all_and_what_is_refused():
         outgrad.activation_dropout(x, 2)
 
 
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu", "relu"])
+def test_what_becomes_of_a_nan_and_an_infinity(activation):
+    """Of a product it is PyTorch's NaN, of dropout +0."""
+    x = torch.tensor([math.nan, math.inf]).bfloat16().repeat(40)
+    for p in (0.5, 1.0, 1e-9):
+        nan, infinity = outgrad.activation_dropout(x, p, activation).view(-1, 2).unbind(1)
+        if p == 0.5 and activation != "relu":
+            assert nan.isnan().all() and infinity.isnan().any() and not (infinity == 0).any()
+        else:
+            assert not infinity.isnan().any() and (nan == 0).any() == (infinity == 0).any() == (p >= 0.5)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_relu_is_exact(dtype):
     """The bits of its parts, in 16 bits and in float32, without a bit and a seed."""

@@ -433,6 +433,9 @@ def test_dropout_at_its_ends():
     assert outgrad.dropout(x, 0.0) is x
     assert outgrad.dropout(x, 0.5, training=False) is x
     assert torch.equal(outgrad.dropout(x, 1.0), torch.zeros(3))
+    y = outgrad.dropout(x.repeat(40), 0.5)
+    assert set(y.nan_to_num(5.0).tolist()) == {0.0, 2.0, 5.0, torch.finfo().max}
+    assert not y.signbit().any() and (y[2::3] == 0).any(), "a dropped NaN is +0"
 
 
 # --- The order in which elements lie --------------------------------------------------------------
