@@ -82,7 +82,8 @@ class Eager {
     if (aoti_torch_get_layout(handle, &layout) != AOTI_TORCH_SUCCESS || layout != aoti_torch_layout_strided())
       return std::nullopt;
     const void* data = nullptr;  // asked for here, for what asks for PyTorch logs a failure with its stack
-    if (torch_get_const_data_ptr(handle, &data) != AOTI_TORCH_SUCCESS || (data == nullptr && tensor.numel() > 0))
+    if (torch_get_const_data_ptr(handle, &data) != AOTI_TORCH_SUCCESS ||
+        (data == nullptr && tensor.numel() > 0))
       return std::nullopt;  // a batch of torch.autograd.grad, or zeros without memory
     return tensor;
   }

@@ -768,7 +768,8 @@ def test_gradients_of_a_batch_are_those_of_its_parts(name, capfd):
     x = torch.randn(2, 64, requires_grad=True)
     y, dys = OPERATIONS[name](x), torch.randn(5, 2, 64)
     (found,) = torch.autograd.grad(y, x, dys, is_grads_batched=True, retain_graph=True)
-    assert torch.equal(found, torch.stack([torch.autograd.grad(y, x, dy, retain_graph=True)[0] for dy in dys]))
+    one_by_one = [torch.autograd.grad(y, x, dy, retain_graph=True)[0] for dy in dys]
+    assert torch.equal(found, torch.stack(one_by_one))
     jacobian = torch.autograd.functional.jacobian
     assert torch.equal(*(jacobian(OPERATIONS[name], x, vectorize=vectorize) for vectorize in (True, False)))
     if hasattr(library._c, "torch_tensor_from_pyobject"):

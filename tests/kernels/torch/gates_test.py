@@ -238,8 +238,8 @@ def test_gradients_from_the_product_are_within_their_bounds(dtype, name):
 def test_the_bound_of_the_product_in_float16_has_a_condition(name):
     """Small factors of all kinds: where the condition holds the bound does, and elsewhere it does not."""
     said = gates.bound("output", [name])
-    found = re.fullmatch(r"\|g - f'\(a\)\| <= 0.01\d+ in bfloat16 and (0.00\d+) in float16, there if \|f\(a\) "
-        r"b\| > 2\^-(14) or \|b\| >= 1/2; float32 keeps both factors", said)
+    found = re.fullmatch(r"\|g - f'\(a\)\| <= 0.01\d+ in bfloat16 and (0.00\d+) in float16, there if "
+        r"\|f\(a\) b\| > 2\^-(14) or \|b\| >= 1/2; float32 keeps both factors", said)
     assert found, said
     assert "2^-14" not in gates.bound_of_dropped("output", [name]), "its b is above 1"
     scales = 2.0 ** torch.arange(-20, 4)
