@@ -221,7 +221,7 @@ def bound(store: str, names: Sequence[str]) -> str:
     if store == stores.MXFP8:  # a largest is above 224 times its scale, and 2^-6 the least normal number
         return f"both factors within a relative {2.0**-4:g} above 2^-13 of the largest of their block"
     off = _off(names) if store == stores.OUTPUT else None
-    return ("both factors, exact" if off is None else f"{off}, there if |f(a) b| > 2^-14 or |b| >= 1/2; "
+    return ("both factors, exact" if off is None else f"{off}, where |f(a) b| > 2^-14 or |b| >= 1/2; "
         "float32 keeps both factors")
 
 

@@ -238,7 +238,7 @@ def test_gradients_from_the_product_are_within_their_bounds(dtype, name):
 def test_the_bound_of_the_product_in_float16_has_a_condition(name):
     """Small factors of all kinds: where the condition holds the bound does, and elsewhere it does not."""
     said = gates.bound("output", [name])
-    found = re.fullmatch(r"\|g - f'\(a\)\| <= 0.01\d+ in bfloat16 and (0.00\d+) in float16, there if "
+    found = re.fullmatch(r"\|g - f'\(a\)\| <= 0.01\d+ in bfloat16 and (0.00\d+) in float16, where "
         r"\|f\(a\) b\| > 2\^-(14) or \|b\| >= 1/2; float32 keeps both factors", said)
     assert found, said
     assert "2^-14" not in gates.bound_of_dropped("output", [name]), "its b is above 1"
@@ -656,7 +656,7 @@ def test_stores_of_pairs_of_a_model(name, store):
     outgrad.patch(exact)
     said = outgrad.patch(model, example, store={"gated": store})
     whats = [what for key, _, what in said.fused if key.endswith("mlp")]
-    bound = {"output": r"\|g - f'\(a\)\| <= 0.01\d+ in bfloat16 and 0.00\d+ in float16, there if \|f\(a\) b",
+    bound = {"output": r"\|g - f'\(a\)\| <= 0.01\d+ in bfloat16 and 0.00\d+ in float16, where \|f\(a\) b",
         "e4m3": "both factors within a relative 0.0625",
         "e5m2": "both factors within a relative 0.125",
         "mxfp8": r"both factors within a relative 0.0625 above 2\^-13 of the largest of their block"}[store]
