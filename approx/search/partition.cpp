@@ -212,7 +212,7 @@ class RowBuilder {
   /// about 0 would be empty. As much is left over at one end as at the other.
   [[nodiscard]] std::optional<Lattice> cells_on_one_side(int cells) const {
     const double near = std::max({v_begin_, -v_end_, 0.0}), far = std::max(v_end_, -v_begin_);
-    // Beyond, the index arithmetic would round a cell's ends by too much of its width.
+    // Beyond, neighbouring floats as scales would part a cell's ends by too much of its width.
     constexpr double kGreatestNumber = 0x1p16;
     const double greatest = std::floor(0.5 + cells * near / (far - near));
     if (!(greatest <= kGreatestNumber)) {
