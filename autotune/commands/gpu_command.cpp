@@ -85,10 +85,10 @@ std::vector<Problem> with_space_on_gpus(std::vector<Problem> problems) {
 int gpu_command(const Words& words) {
   SearchOptions options;
   read_options(tune_mode("a GPU"), words, [&](CLI::App& app) { add_search_options(app, options); });
-  const std::vector<Problem> problems = with_space_on_gpus(problems_of("tune", options.problems));
   std::optional<int> index;
   if (options.device != "cuda:all") index = cuda_device("tune", options.device);
   const Shard shard = shard_of(options.shard);
+  const std::vector<Problem> problems = with_space_on_gpus(problems_of("tune", options.problems));
   return index ? on_gpu(*index, options, problems, shard) : on_all_gpus(options, problems, shard);
 }
 

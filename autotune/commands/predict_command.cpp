@@ -161,10 +161,10 @@ void print_predictions(const Problem& problem, const Points& points, std::size_t
 
 int predict_command(const Words& words) {
   const PredictOptions options = predict_options(words);
-  const std::vector<Problem> problems = with_space_on_gpus(problems_of("tune", options.problems));
   const std::string& device = options.device;
   kernels::jit::Nvrtc::instance().require(device);
   const gpu::Architecture& architecture = gpu::architecture_of(device, options.board);
+  const std::vector<Problem> problems = with_space_on_gpus(problems_of("tune", options.problems));
   gpu::OfflineSettings settings;
   settings.cache_folder = options.out + "/" + device;
   settings.jobs = identify_cpu().threads;

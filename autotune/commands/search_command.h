@@ -13,7 +13,7 @@
 namespace outgrad::autotune {
 
 struct SearchOptions {
-  std::string device = "cpu", out = "out/tuned", strategy, shard = "0/1";
+  std::string device = "cpu", out = "out/tuned", strategy, shard = "1/1";
   ProblemChoice problems{};
   std::optional<double> budget{};  // seconds; nothing: some for each problem
   std::int64_t evaluations = INT64_MAX;  // of each problem; without it the budget alone decides

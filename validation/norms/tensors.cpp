@@ -197,17 +197,7 @@ class SafetensorsFile final : public TensorFile {
   }
 
   void read_header(const std::string& text) {
-    using nlohmann::json;
-    if (const std::string why = kernels::json_refusal(text); !why.empty())
-      throw SpecError(label_, "header", why);
-    json header;
-    try {
-      header = kernels::parse_json(text);
-    } catch (const json::exception& error) {
-      // nlohmann quotes the token at which it stopped, which may be as long as the header.
-      constexpr size_t kReasonCharacters = 160;
-      throw SpecError(label_, "header", std::string(error.what()).substr(0, kReasonCharacters));
-    }
+    const auto header = kernels::parse_json<nlohmann::json>(text, label_ + ": header");
     if (!header.is_object()) throw SpecError(label_, "header", "not a JSON object");
     for (const auto& [name, entry] : header.items()) {
       if (name != "__metadata__") read_entry(name, entry);
