@@ -41,7 +41,8 @@ void add_pareto(CLI::App& app, int&) {
     for (const ParetoPoint& p : front.points) {
       fmt::print(
           "{:<36} work {:>3} depth {:>3} bytes {:>6} A + B <= {:<9} T {:<11} R {}\n", p.fit.name,
-          p.merit.work, p.merit.depth, p.merit.table_bytes, kernels::power_up(p.merit.a_plus_b),
+          p.merit.work, p.merit.depth, p.merit.table_bytes,
+          p.fit.as<TableModel>() != nullptr ? "-" : kernels::power_up(p.merit.a_plus_b),
           p.oracle > 0 ? fmt::format("{:.4f} O", kernels::decimals_up(p.merit.total / p.oracle, 4)) : "-",
           kernels::power_up(p.merit.regret));
     }

@@ -35,7 +35,7 @@ inline constexpr double kTotalFactor = 1.01;
 /// What a fit costs and errs by. All the less the better.
 struct Merit {
   int work = 0, depth = 0, table_bytes = 0;
-  double a_plus_b = 0, total = 0, regret = 0;
+  double a_plus_b = 0, total = 0, regret = 0;  ///< a table has no A and B: by R it is compared with fits
 };
 
 /// A + B and R below this are not told apart: a quarter of an error that storing a dx in [1, 2) in the format

@@ -119,6 +119,14 @@ if [[ $(<said) != *"matplotlib"* ]]; then
   t=$(sed -n 's/.*T <= \([0-9.]*\) .*/\1/p' said)
   [[ -n $t ]] && grep -q "T &lt;= $t" page/index.html || fail "the page does not open with T = $t"
   grep -q 'Taylor models' page/index.html || fail "the page does not say who proves what"
+  # Of f32 a page opens with all of the kernel's error, K with it, and in the class rel says what A is of.
+  for of in 'gelu_f32: every claim holds; A + B + K <= ' 'tanh_f32: every claim holds; A + B <= ' \
+    'gelu_f32_rel: every claim holds; A, relative to g <= '; do
+    "$root/outgrad" report --header "$root/kernels/generated/${of%%:*}.h" --out page >said 2>&1
+    [[ $(<said) == "$of"* ]] || fail "report of ${of%%:*}: $(<said)"
+    of=${of#*; }
+    grep -qF "${of% <=*} &lt;= " page/index.html || fail "the page of f32 does not open with ${of% <=*}"
+  done
   "$root/outgrad" report --header out/own >said 2>&1 || fail "report of a folder: $(<said)"
   [[ -s out/own/report/index.html ]] || fail "report of a folder wrote no page"
 fi

@@ -10,6 +10,7 @@
 
 #include "kernels/activations.h"
 #include "kernels/stores/code.h"
+#include "kernels/support/bounds.h"
 #include "validation/exact/activation.h"
 #include "validation/limits.h"
 
@@ -320,7 +321,8 @@ class Gradient {
 
 Finding finding_of(std::string name, double claim, double proven, double reachable, const std::string& unit) {
   Finding finding{std::move(name), Verdict::Holds, claim, proven,
-                  fmt::format("{:.6f} where {:.6f} is the least of any {}", claim, reachable, unit)};
+                  fmt::format("{:.6f} where {:.6f} is the least of any {}", kernels::decimals_up(claim, 6),
+                              -kernels::decimals_up(-reachable, 6), unit)};
   if (claim < reachable) {
     finding.verdict = Verdict::Violated;
     finding.why = fmt::format("no {} is within less than {:.9g}", unit, reachable);

@@ -13,6 +13,7 @@
 #include "kernels/catalogue/codes.h"
 #include "kernels/formats.h"
 #include "kernels/stores/fp8.h"
+#include "kernels/support/bounds.h"
 #include "validation/exact/activation.h"
 #include "validation/limits.h"
 
@@ -139,7 +140,8 @@ class Totals {
       // At the scale that needs most, no function of a code and so many bits is nearer to every f'(x).
       const double reachable = reachable_[bits];
       finding.why = fmt::format("{:.6f} where {:.6f} is the least that any table reaches at scale {:.9g}",
-                                finding.claim, reachable, scale_[bits]);
+                                kernels::decimals_up(finding.claim, 6), -kernels::decimals_up(-reachable, 6),
+                                scale_[bits]);
       if (finding.claim < reachable) {
         finding.verdict = Verdict::Violated;
         finding.witness = Witness{scale_[bits], reachable, finding.claim};

@@ -79,15 +79,10 @@ void plot(const std::string& path, const std::string& out) {
 }
 
 std::string verdict_line(const Json& own) {
-  const Json& claims = own["claims"];
-  const bool total = claims.contains("T");
-  const double bound = claims[total ? "T" : claims.contains("AB") ? "AB" : "A"];
+  const double bound = own["headline"]["bound"];
   return fmt::format("{}: {}; {} <= {} ({})\n", own["name"].get<std::string>(),
                      own["verdict"] == "holds" ? "every claim holds" : "a claim does not hold",
-                     total                   ? "T"
-                     : claims.contains("AB") ? "A + B"
-                                             : "A",
-                     three_digits_up(bound), power_of_two(bound));
+                     own["headline"]["name"].get<std::string>(), three_digits_up(bound), power_of_two(bound));
 }
 
 }  // namespace

@@ -108,6 +108,25 @@ Json input(const FoundInput& found) {
   return {{"y", found.at}, {"m", found.m}, {"log2_error", found.log2_error}};
 }
 
+/// The figure that a page opens with, and where the largest error was found. A header of f32 does not state
+/// T: of f' at the stored y itself a kernel is within A + B, and K where there is a minimum.
+struct Headline {
+  const char* name;
+  double bound;
+  FoundInput worst;
+};
+Headline headline_of(const BackwardHeader& h) {
+  if (h.format != "f32") return {"T", h.storage.total, h.storage.found_total};
+  if (!(h.bound_ab > 0)) return {"A, relative to g", h.bound_a, {}};
+  if (!h.masked) return {"A + B", h.bound_ab, h.found_ab};
+  const bool at_k = h.found_k.given && (!h.found_ab.given || h.found_k.log2_error > h.found_ab.log2_error);
+  return {"A + B + K", std::nextafter(h.bound_ab + h.bound_k, INFINITY), at_k ? h.found_k : h.found_ab};
+}
+
+Json json_of(const Headline& of) {
+  return {{"headline", {{"name", of.name}, {"bound", of.bound}}}, {"worst", input(of.worst)}};
+}
+
 Json facts_of(const BackwardHeader& h) {
   if (h.of_product())
     throw kernels::SpecError(h.file, "kProduct", "is of a quotient, whose y are no list that could be shown");
@@ -115,22 +134,24 @@ Json facts_of(const BackwardHeader& h) {
   if (h.masked) claims["K"] = h.bound_k;
   if (h.bound_ab > 0) claims["AB"] = h.bound_ab;
   if (h.format != "f32") claims.update(storage_claims(h.storage));
-  return {{"kind", "polynomials"},
-          {"operations", h.operations},
-          {"bytes", h.table.values.size() * sizeof(float)},
-          {"rows", h.rows},
-          {"degree", h.degree},
-          {"claims", claims},
-          {"worst", h.format == "f32" ? input(h.found_ab) : input(h.storage.found_total)}};
+  Json facts = json_of(headline_of(h));
+  facts.update(Json{{"kind", "polynomials"},
+                    {"operations", h.operations},
+                    {"bytes", h.table.values.size() * sizeof(float)},
+                    {"rows", h.rows},
+                    {"degree", h.degree},
+                    {"claims", claims}});
+  return facts;
 }
 Json facts_of(const TableHeader& h) {
-  return {{"kind", "table"},
-          {"operations", h.index_operations},
-          {"bytes", h.entries.size() * sizeof h.entries[0]},
-          {"rows", h.entries.size()},
-          {"degree", 0},
-          {"claims", storage_claims(h.storage)},
-          {"worst", input(h.storage.found_total)}};
+  Json facts = json_of({"T", h.storage.total, h.storage.found_total});
+  facts.update(Json{{"kind", "table"},
+                    {"operations", h.index_operations},
+                    {"bytes", h.entries.size() * sizeof h.entries[0]},
+                    {"rows", h.entries.size()},
+                    {"degree", 0},
+                    {"claims", storage_claims(h.storage)}});
+  return facts;
 }
 
 Pairs gradients_of(const BackwardHeader& h) {

@@ -46,8 +46,11 @@ def both(bound: float) -> str:
 
 def bound_of(own: dict) -> tuple[str, float]:
     """The figure that the page opens with."""
-    name = next(name for name in ("T", "AB", "A") if name in own["claims"])
-    return name.replace("AB", "A + B"), own["claims"][name]
+    return own["headline"]["name"], own["headline"]["bound"]
+
+
+def is_relative(own: dict) -> bool:
+    return own["accuracy"].startswith("rel")
 
 
 def place(own: dict) -> str:
@@ -122,8 +125,9 @@ def error(own: dict) -> dict:
                                 "green" if branch["m"] else "violet", "dashed", curve(own, branch, halves)))
     name, bound = bound_of(own)
     beside = ", without storing y" if own["sampled"] else ""
-    lines.append(series(f"{name} <= {three_digits_up(bound)}{beside}", "red", "dashed",
-                        [(min(ends), bound), (max(ends), bound)]))
+    if not (own["sampled"] and is_relative(own)):
+        lines.append(series(f"{name} <= {three_digits_up(bound)}{beside}", "red", "dashed",
+                            [(min(ends), bound), (max(ends), bound)]))
     heading = "error, at samples of x" if own["sampled"] else "error, over every stored y"
     return plot(f"{own['name']}: the error over y", heading, over_y(own), {"label": "error", "log": 2},
                 lines)
@@ -190,8 +194,10 @@ def verdict(functions: list[dict]) -> dict:
 def tiles(own: dict) -> list[dict]:
     name, bound = bound_of(own)
     kind = "a table" if own["kind"] == "table" else f"{own['rows']} rows of degree {own['degree']}"
-    shown = ((three_digits_up(bound), f"{name}, the largest error", power_of_two(bound)),
-             (place(own), "worst input", "the largest error that was found"),
+    meant = "the largest error" if name == "T" else (
+        "of the polynomials alone" if is_relative(own) else "from the exact f' of the stored y")
+    shown = ((three_digits_up(bound), f"{name}, {meant}", power_of_two(bound)),
+             (place(own), "worst input", "the largest such error that was found"),
              (str(own["operations"]), "operations from y to g", kind),
              (str(own["bytes"]), "bytes of table", f"y in {own['format']}"))
     return [{"figure": figure_, "what": what, "note": note, "tone": ""} for figure_, what, note in shown]
@@ -236,6 +242,8 @@ def section(own: dict) -> dict:
         shown = ("The gradient as it is computed from y, and its error at samples of x: in f32 the stored y "
                  "are too many to list, and the bound is proven.")
     meanings = {name.replace("AB", "A + B"): text for name, text in SYMBOLS.items() if name in own["claims"]}
+    if is_relative(own):
+        meanings["A"] += ", relative to g"
     blocks = [paragraph(f"f(x) = `{own['function']}`, y in {own['format']}{limit}."),
               figure(shown, f"./outgrad plot {own['file']}", plots(own)), proofs(own), definitions(meanings)]
     return {"title": own["name"], "blocks": blocks}

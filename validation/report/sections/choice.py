@@ -33,29 +33,36 @@ def pareto_plot(front: SimpleNamespace) -> dict:
                 {"label": "A + B" if single else "R", "log": 2}, lines)
 
 
+def is_table(point: SimpleNamespace) -> bool:
+    """Has no A and B: its file has R in their place."""
+    return point.class_ == "oracle"
+
+
 def ends_of(front: SimpleNamespace) -> list:
     points = front.points
     ratios = [one.total / one.oracle for one in points if one.oracle > 0]
+    bounds = [one.a_plus_b for one in points if not is_table(one)]
     works, sizes = [one.work for one in points], [one.table_bytes for one in points]
     return [front.activation, front.format, front.tried, len(points), f"{min(works)} to {max(works)}",
-            f"{min(sizes)} to {max(sizes)}", power_of_two(min(one.a_plus_b for one in points)),
+            f"{min(sizes)} to {max(sizes)}",
+            power_of_two(min(bounds)) if bounds else "-",
             rounded_up(min(ratios), 4) if ratios else "-",
             power_of_two(min(one.regret for one in points)) if ratios else "-",
             "g is a polynomial in y: one fit has no error of its own" if front.exact else ""]
 
 
 def points_table(front: SimpleNamespace) -> dict:
-    rows = []
+    rows, how = [], "bounded" if front.format == "f32" else "enumerated"
     for one in front.points:
         enumerated = one.oracle > 0
         rows.append([one.name, one.class_, one.work, one.depth, one.operations, one.table_bytes,
-                     power_of_two(one.a_plus_b),
+                     "-" if is_table(one) else power_of_two(one.a_plus_b),
                      rounded_up(one.total / one.oracle, 4) if enumerated else "-",
                      power_of_two(one.regret) if enumerated else "-"])
     return table(f"The front of gelu in {front.format}, out of {front.tried} candidates.",
                  f"./outgrad pareto --activation {front.activation} --format {front.format}",
                  ["<fit", "<class", "work", "depth", "fma, add, mul", "table\nbytes", "A + B\ncertified",
-                  "T / O\nenumerated", "R\nenumerated"], rows)
+                  f"T / O\n{how}", f"R\n{how}"], rows)
 
 
 def pareto(results: Results) -> list[dict]:
