@@ -137,8 +137,12 @@ std::vector<std::string> layouts_within(const Composite& composite, const Spec& 
     const auto text = [&](const Layout& layout) {
       return fmt::format("\"degree\": {}, {}", layout.degree, layout.rows);
     };
-    BackwardModel model =
-        lay_out(composite, with_layout(spec, text(ladder.front())).backward(), constants, spec.target);
+    BackwardModel model;
+    try {
+      model = lay_out(composite, with_layout(spec, text(ladder.front())).backward(), constants, spec.target);
+    } catch (const TooFarFromZero&) {  // one row still holds all of y
+      continue;
+    }
     const LayoutSamples samples(composite, model);
     for (const Layout& layout : ladder) {
       const double level = std::max(samples.level(layout.degree) * kRoomOfTarget, kNoise);

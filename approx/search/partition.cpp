@@ -17,6 +17,8 @@ namespace {
 constexpr double kOverlap = 0x1p-22;
 /// y is exact; this covers the double arithmetic on the cells' ends.
 constexpr double kExactOverlap = 0x1p-48;
+/// Of neighbouring floats, relative, at most.
+constexpr double kSpacing = 0x1p-23;
 /// 2^23 + k, 0 <= k < 2^23: the fraction bits of such a float are the integer k, and sums are rounded to
 /// integers. A multiple of the number of rows is added to every index, so that no sum falls below 2^23, where
 /// halves would be kept.
@@ -117,7 +119,10 @@ class RowBuilder {
   /// Rows are cells of equal width, [(j - 1/2) w, (j + 1/2) w].
   void uniform_core() {
     m.kRows = spec_.cells + left_rows();
-    const Lattice of = cells_on_one_side(spec_.cells).value_or(cells_about_zero(spec_.cells));
+    const std::optional<Lattice> on_one_side = cells_on_one_side(spec_.cells);
+    const Lattice of = on_one_side.value_or(cells_about_zero(spec_.cells));
+    // A row has the real y up to the next row's first float, which are no small part of such a cell.
+    if (on_one_side) overlap_ = kSpacing * std::max(-v_begin_, v_end_);
     m.kIndexScale = of.scale;
     m.kIndexBias = magic(of.first, m.kRows);
     const auto scale = static_cast<double>(m.kIndexScale);
@@ -212,12 +217,12 @@ class RowBuilder {
   /// about 0 would be empty. As much is left over at one end as at the other.
   [[nodiscard]] std::optional<Lattice> cells_on_one_side(int cells) const {
     const double near = std::max({v_begin_, -v_end_, 0.0}), far = std::max(v_end_, -v_begin_);
-    // Beyond, neighbouring floats as scales would part a cell's ends by too much of its width.
+    // Beyond, a cell is fewer than 128 floats wide.
     constexpr double kGreatestNumber = 0x1p16;
     const double greatest = std::floor(0.5 + cells * near / (far - near));
     if (!(greatest <= kGreatestNumber)) {
-      throw kernels::SpecError(fmt::format("y in [{:g}, {:g}] is too far from 0 for {} cells of equal width",
-                                           v_begin_, v_end_, cells));
+      throw TooFarFromZero(fmt::format("y in [{:g}, {:g}] is too far from 0 for {} cells of equal width",
+                                       v_begin_, v_end_, cells));
     }
     // Counted away from 0. Where no float between the two limits is a scale, the next has more room.
     for (int first = static_cast<int>(greatest); first >= 1; --first) {

@@ -3,15 +3,22 @@
 #pragma once
 
 #include "approx/search/constants.h"
+#include "kernels/host/errors.h"
 
 #include <utility>
 #include <vector>
 
 namespace outgrad::approx {
 
+/// y keeps so far from 0 that so many cells of equal width cannot be counted from there.
+struct TooFarFromZero : kernels::SpecError {
+  using SpecError::SpecError;
+};
+
 /// Fills every constant of the model and lays out its pieces, not yet fitted. A piece's interval holds every
 /// coordinate value that can reach its row, the rounding of s and of the index included.
 /// `breaks` cut the core where the spec does not ask for uniform cells; none: one row.
+/// @throws TooFarFromZero, and kernels::SpecError for a specification that does not suit f.
 BackwardModel lay_out(const Composite& composite, const BackwardSpec& spec,
                       const CoordinateConstants& constants, double target,
                       const std::vector<float>& breaks = {});
