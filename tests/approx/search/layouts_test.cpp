@@ -84,19 +84,18 @@ TEST(Layouts, NightlyARefusalNamesWhatReachesTheTarget) {
 
 // Rows without values that can be told apart ended the search of a layout in a segmentation fault.
 TEST(Layouts, ARowWithTooFewValuesIsRefusedInWords) {
-  for (
-      const auto& [expression, format, rest, why] :
-      std::initializer_list<std::tuple<const char*, const char*, const char*, const char*>>{
-          {"tanh((1.3705*x))", "bf16", R"("target": "abs:2^-3", "degree": 3, "cells": 2, "y_max": 1.049)",
-           "y_max: 1.049 is beyond f's largest value; 1 is not"},
-          {"tanh((0.77487*x))", "f16",
-           R"("target": "abs:2^-3", "degree": 2, "split": "levelled", "y_max": 2.041)",
-           "y_max: 2.041 is beyond f's largest value; 1 is not"},
-          {"2+tanh(x)", "bf16", R"("target": "abs:2^-3", "degree": 2, "cells": 2, "y_max": 1)",
-           "y_max: 1 is not above 1: no y is left to be fitted"},
-          {"9.562e-05*tanh(5.06*x)-13.54", "bf16", R"("target": "abs:2^-12", "degree": 2, "cells": 32)",
-           R"(y in [-13.5401, -13.5399] is too far from 0 for 32 cells of equal width; try "degree": 2, "cells": 1)"},
-      }) {
+  for (const auto& [expression, format, rest, why] :
+       std::initializer_list<std::tuple<const char*, const char*, const char*, const char*>>{
+           {"tanh((1.3705*x))", "bf16", R"("target": "abs:2^-3", "degree": 3, "cells": 2, "y_max": 1.049)",
+            "y_max: 1.049 is beyond f's largest value; 1 is not"},
+           {"tanh((0.77487*x))", "f16",
+            R"("target": "abs:2^-3", "degree": 2, "split": "levelled", "y_max": 2.041)",
+            "y_max: 2.041 is beyond f's largest value; 1 is not"},
+           {"2+tanh(x)", "bf16", R"("target": "abs:2^-3", "degree": 2, "cells": 2, "y_max": 1)",
+            "y_max: 1 is not above 1: no y is left to be fitted"},
+           {"9.562e-05*tanh(5.06*x)-13.54", "bf16", R"("target": "abs:2^-12", "degree": 2, "cells": 32)",
+            "y in [-13.5401, -13.5399] is too far from 0 for 32 cells of equal width"},
+       }) {
     const std::string found = refusal_of_fit(own_spec(expression, format, rest));
     EXPECT_NE(found.find(why), std::string::npos) << expression << ": " << found;
   }
