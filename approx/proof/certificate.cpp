@@ -323,8 +323,9 @@ double absolute_bound(const Composite& composite, const Piece& piece) {
   double steepest =
       piece.right_tail ? std::abs(f.right_limit_gradient) + f.gradient_tail(Ball(piece.x_hi), true) : 0;
   for (int i = 0; i < kParts; ++i) {
-    const Ball x = Ball::hull(std::nextafter(lo + (hi - lo) * i / kParts, -INFINITY),
-                              std::nextafter(lo + (hi - lo) * (i + 1) / kParts, INFINITY));
+    const double from = lo + (hi - lo) * i / kParts,
+                 to = i + 1 == kParts ? hi : lo + (hi - lo) * (i + 1) / kParts;
+    const Ball x = Ball::hull(std::nextafter(from, -INFINITY), std::nextafter(to, INFINITY));
     steepest = larger_bound(steepest, composite.gradient(x, 1)[0].magnitude());
   }
   return piece.certified * steepest * kUp;

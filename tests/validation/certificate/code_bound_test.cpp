@@ -46,6 +46,7 @@ TEST(CodeBound, EveryCommittedHeaderHoldsAndIsItsOneText) {
     for (const Finding& finding : report.findings) {
       if (finding.name.starts_with("T") || finding.name.starts_with("dithered")) {
         EXPECT_GT(finding.proven, finding.claim * (1 - 1e-6)) << activation << " " << finding.name;
+        EXPECT_GE(std::stod(finding.why), finding.claim) << activation << " " << finding.why;
       }
     }
   }

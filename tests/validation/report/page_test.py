@@ -29,11 +29,13 @@ except ImportError as missing:
     sys.exit(77)
 
 import page  # noqa: E402
+import results  # noqa: E402
 import rounding  # noqa: E402
 import samples  # noqa: E402
 import sections  # noqa: E402
 from results import DamagedFile, Results, read_file  # noqa: E402
 from samples import HOSTILE  # noqa: E402
+from sections import choice  # noqa: E402
 
 ANSWER = ["Four pictures", "What is kept", "Speed", "What was made when"]
 APPENDIX = ["Error curves", "T against O", "What to choose from", "Channel stability",
@@ -427,6 +429,16 @@ class Tuning(Folder):
             self.assertIn("| `usual` | - | - | - | kept the default: too noisy |", rows_of(document))
             self.assertNotIn("20, 75%", rows_of(document))
             self.assertNotIn("without its figures", texts_of(document))
+
+    def test_a_table_on_a_front_has_no_a_and_b(self):
+        """Its file has R in their place, which is no bound of the kernel's error at the stored y."""
+        front = samples.pareto()
+        for mixed, shown in ((True, "2^-7"), (False, "-")):
+            front["points"][1]["class"] = "oracle"
+            front["points"][0]["class"] = "abs:2^-10" if mixed else "oracle"
+            read = results.pareto(front, "front")
+            self.assertEqual(choice.ends_of(read)[6], shown)
+            self.assertNotIn("2^-10", str(choice.ends_of(read)[:7]))
 
     def test_says_what_an_accuracy_class_costs(self):
         """The fastest variant of a fit counts, and the sentence on the class follows from its interval."""
