@@ -372,9 +372,9 @@ std::string problem_in(const Database& database, const std::string& path, std::s
   if (problems.count(wanted) > 0) return wanted;
   std::string known;
   for (const std::string& name : problems) known += (known.empty() ? "" : ", ") + name;
-  if (known.empty())
-    throw kernels::SpecError(path, "line 1",
-                             database.warnings.empty() ? "no records" : database.warnings.front());
+  if (known.empty() && !database.warnings.empty())
+    throw kernels::SpecError(database.warnings.front());  // which names the file and the line
+  if (known.empty()) throw kernels::SpecError(path, "line 1", "no records");
   throw kernels::SpecError(path, "records",
                            (wanted.empty() ? "of several problems" : "none of " + wanted) +
                                " (--kernel and --format pick one of: " + known + ")");

@@ -309,6 +309,15 @@ TEST(Exchange, ADatabaseOfTwoVersionsOrShapesIsRefused) {
   EXPECT_NE(refusal(folder / "shapes.jsonl").find("of several sizes, 10x100 and 100x10"), std::string::npos);
 }
 
+TEST(Exchange, ADatabaseWithoutAReadableLineNamesItsFileOnce) {
+  const kernels::ScratchFolder folder;
+  const std::string path = folder / "foreign.jsonl";
+  kernels::write_file(path, "{\"schema\": \"outgrad.other/1\"}\n");
+  const std::string why = refusal(path);
+  EXPECT_EQ(why.find(path), why.rfind(path)) << why;
+  EXPECT_NE(why.find(":1: schema is \"outgrad.other/1\""), std::string::npos) << why;
+}
+
 // What `tune --record` writes has no record of the default; a published one has no samples.
 TEST(Exchange, ADatabaseSaysHowLongTheDefaultTook) {
   const kernels::ScratchFolder folder;
