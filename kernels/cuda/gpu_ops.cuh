@@ -117,16 +117,26 @@ inline constexpr u32 kLargestNumber<F8E4M3> = 0x7eu;
 template <>
 inline constexpr u32 kLargestNumber<F8E5M2> = 0x7cu;
 
+// The first and the last magnitude, as a code, of which a direct table says something.
+template <class Fit>
+OUTGRAD_HD constexpr int first_magnitude() {
+  int first = smaller(Fit::kUpperFirst, Fit::kLowerFirst);
+  if constexpr (Fit::kMasked) first = smaller(first, Fit::kLeftFirst);
+  return first;
+}
+template <class Fit>
+OUTGRAD_HD constexpr int last_magnitude() {
+  int last = larger(Fit::kUpperLast, Fit::kLowerLast);
+  if constexpr (Fit::kMasked) last = larger(last, Fit::kLeftLast);
+  return last;
+}
+
 // A direct table with one segment of the same width for each branch (m, sign of y). Every place holds the
 // entry to which the fit's own clamps would lead, so that the index is one clamp and a multiple of the width.
 // In its members it is itself a direct table.
 template <class Fit, class Y>
 struct WideTable : Fit {
-  static constexpr int kFirst = Fit::kMasked
-                                    ? smaller(smaller(Fit::kUpperFirst, Fit::kLowerFirst), Fit::kLeftFirst)
-                                    : smaller(Fit::kUpperFirst, Fit::kLowerFirst);
-  static constexpr int kLast = Fit::kMasked ? larger(larger(Fit::kUpperLast, Fit::kLowerLast), Fit::kLeftLast)
-                                            : larger(Fit::kUpperLast, Fit::kLowerLast);
+  static constexpr int kFirst = first_magnitude<Fit>(), kLast = last_magnitude<Fit>();
   static constexpr int kWidth = kLast - kFirst + 1;
   static constexpr int kEntries = kWidth * (Fit::kMasked ? 4 : 2);
 

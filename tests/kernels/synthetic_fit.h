@@ -194,10 +194,24 @@ struct OnOneSide : Unmasked<16, 4> {
   }
 };
 
+// The segments of a direct table beside the upper one. A header without a mask has no names of a left one.
+template <class Y>
+struct LowerSegment {
+  static constexpr int kLowerFirst = 0;
+  static constexpr int kLowerLast = sizeof(Y) == 1 ? 0x22 : 555;
+  static constexpr int kLowerBase = 0;
+};
+template <class Y>
+struct LeftSegment : LowerSegment<Y> {
+  static constexpr int kLeftFirst = sizeof(Y) == 1 ? 5 : 640;
+  static constexpr int kLeftLast = sizeof(Y) == 1 ? 0x22 : kLeftFirst + 333;
+  static constexpr int kLeftBase = LowerSegment<Y>::kLowerLast + 1;
+};
+
 // A direct table for a y stored as Y with entries stored as E. The segments have different places and
 // lengths, and share no entry; the last code of the last one is the last entry.
 template <class Y, class E, bool Masked = true>
-struct Direct {
+struct Direct : std::conditional_t<Masked, LeftSegment<Y>, LowerSegment<Y>> {
   static constexpr const char* kName = "synthetic_table";
   static constexpr const char* kClass = "oracle";
   static constexpr const char* kActivation = Masked ? "gelu" : "tanh";
@@ -207,13 +221,8 @@ struct Direct {
   static constexpr int kUnit = sizeof(Y) == 1 ? 1 : 128;
   static constexpr int kUpperFirst = 8 * kUnit + 3;
   static constexpr int kUpperLast = sizeof(Y) == 1 ? 0x60 : kUpperFirst + 777;
-  static constexpr int kLowerFirst = 0;
-  static constexpr int kLowerLast = sizeof(Y) == 1 ? 0x22 : 555;
-  static constexpr int kLeftFirst = 5 * kUnit;
-  static constexpr int kLeftLast = sizeof(Y) == 1 ? 0x22 : kLeftFirst + 333;
-  static constexpr int kLowerBase = 0;
-  static constexpr int kLeftBase = kLowerLast - kLowerFirst + 1;
-  static constexpr int kUpperBase = kLeftBase + kLeftLast - kLeftFirst + 1;
+  using Left = LeftSegment<Y>;
+  static constexpr int kUpperBase = Left::kLeftBase + Left::kLeftLast - Left::kLeftFirst + 1;
   static constexpr int kEntries = kUpperBase + kUpperLast - kUpperFirst + 1;
   // Different for every index up to the clearing of infinities and NaNs.
   static OUTGRAD_HD constexpr u16 entry_at(int index) {
