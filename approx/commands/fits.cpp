@@ -183,9 +183,9 @@ std::string unproven(const Fit& fit) {
   const std::string text = emit_header(fit, fit.name + ".json"), header = "/dev/stdin";
   const kernels::Descriptor memory(::memfd_create("header", MFD_CLOEXEC));  // of which a kill leaves nothing
   if (::write(memory.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
-    throw kernels::EnvironmentError(
-        fmt::format("no room for the {} bytes that {} reads: memory, or the limit of a file's size (ulimit -f)",
-                    text.size(), checker));
+    throw kernels::EnvironmentError(fmt::format(
+        "no room for the {} bytes that {} reads: memory, or the limit of a file's size (ulimit -f)",
+        text.size(), checker));
   const Stage stage("second witness", 1);
   kernels::Launch launch{{checker, "check", header}, memory.get()};
   launch.out = launch.err = kernels::Launch::kCaptured;

@@ -10,6 +10,8 @@
 #include "kernels/formats.h"
 #include "kernels/gate.h"
 #include "kernels/stores/parts.h"
+#include "kernels/support/bounds.h"
+#include "kernels/tensor_codes.h"
 #include "validation/exact/activation.h"
 #include "validation/sweep/product_sweep.h"
 
@@ -18,11 +20,15 @@ namespace {
 
 constexpr double kBits = 16;  // of a and of b
 constexpr int kSignificands = 128;  // of bf16
-// 8 bits: the largest |a| of a tensor or block, half of it, and others between, of which the worst is shown
+// 8 bits: the largest |a| of a tensor or block has every significand of bf16, up to this one; the worst is
+// shown.
 constexpr double kLargestA = 16;
-constexpr int kPairScales = 128;
+constexpr int kPairScales = kSignificands;
 constexpr double kLargestCode = kernels::kLargestOf<kernels::F8E4M3>;
-constexpr double kRoundingE4m3 = 1.0 / 17;  // u / (1 + u), u = 2^-4
+// How far e4m3 moves a number, relative to it, where a scale is a power of two: u / (1 + u), u = 2^-4. At
+// another scale the product and the quotient are rounded to fp32, and the number is the quotient in bf16.
+constexpr double kRoundingE4m3 = 1.0 / 17;
+constexpr double kRoundingAtScale = (1 + kRoundingE4m3) * (1 + 0x1p-8) * (1 + 0x1p-22) - 1;
 
 const ProductSubject* product_of(const SweptActivation& f) {
   for (const ProductSubject& one : shipped_products()) {
@@ -125,31 +131,52 @@ PairStore recompute(const ProductSubject& product, const FrontDomain& domain) {
 
 /// What a number of a tensor with this scale becomes. Those beyond the largest saturate.
 float in_e4m3(float v, float scale) {
-  return kernels::widen(kernels::fp8_code<kernels::F8E4M3>(v, scale)) / scale;
+  const auto code = kernels::fp8_code<kernels::F8E4M3>(v, scale);
+  return kernels::widen(kernels::narrow<kernels::BF16>(kernels::tensor_value(code, scale)));
 }
 
 /// At least |f'(a') - f'(a)| for every real |a| <= kLargestA and every a' that e4m3 may make of it where its
-/// numbers stand for themselves times `unit` at most: cells of a, and what they may reach.
-double bound_8_bits(const Formula& formula, double unit) {
+/// numbers stand for themselves times `unit` at most, and it moves them by `rounding`: cells of a, and what
+/// they may reach.
+double bound_8_bits(const Formula& formula, double unit, double rounding) {
   constexpr int kCells = 1 << 15;
-  const double least = unit * 0x1p-10;  // half of it, a subnormal
+  const double least = unit * 0x1p-10 * (1 + rounding);  // half of it, a subnormal
   double most = 0;
   for (int k = -kCells; k < kCells; ++k) {
     const double low = k * kLargestA / kCells, high = (k + 1) * kLargestA / kCells;
-    const double reach = std::max(-low, high) * kRoundingE4m3 + least;
+    const double reach = std::max(-low, high) * rounding + least;
     most =
         std::max(most, (formula.slopes(low - reach, high + reach) - formula.slopes(low, high)).magnitude());
   }
   return most;
 }
 
-/// a and b in e4m3. unit_of: what its 1 stands for where the largest |a| that shares it is this one.
-PairStore in_8_bits(const ProductSubject& product, const FrontDomain& domain, const char* name, double bits,
-                    const char* shared_by, double (*unit_of)(double largest)) {
+/// How a and b stand in e4m3.
+struct In8Bits {
+  const char *name, *shared_by;
+  double bits, rounding;
+  double (*unit_of)(double largest);  // what 1 stands for where the largest |a| that shares it is this one
+};
+
+/// How far the numbers of the domain up to `largest`, but those below e4m3's normal ones, are moved at most,
+/// relative to them.
+double moved_at_most(const FrontDomain& domain, double largest, float scale) {
+  double most = 0;
+  for (const float x : domain.x) {
+    const double magnitude = std::fabs(static_cast<double>(x));
+    if (magnitude > largest || magnitude * static_cast<double>(scale) < 0x1p-6) continue;
+    most = std::max(most,
+                    std::fabs(static_cast<double>(in_e4m3(x, scale)) - static_cast<double>(x)) / magnitude);
+  }
+  return most;
+}
+
+PairStore in_8_bits(const ProductSubject& product, const FrontDomain& domain, const In8Bits& how) {
   PairStore pair;
-  pair.store.name = name;
-  pair.store.beyond = pair.store.all = bits;
-  pair.store.proven = bound_8_bits(product.activation->analysis().only(), unit_of(kLargestA));
+  pair.store.name = how.name;
+  pair.store.beyond = pair.store.all = how.bits;
+  pair.store.proven =
+      bound_8_bits(product.activation->analysis().only(), how.unit_of(kLargestA), how.rounding);
   pair.store.proof = "f' over what e4m3 makes of |a| <= 16";
   const auto errors_at = [&product](const FrontDomain& of, float scale) {
     std::vector<float> a;
@@ -157,31 +184,34 @@ PairStore in_8_bits(const ProductSubject& product, const FrontDomain& domain, co
     const ReferenceValues exact = product.activation->reference().at(a);
     return std::pair{errors_of(exact.slope, of), exact.value};
   };
-  const GateValues gate(product, domain);
-  double worst = -1;
+  std::vector<std::pair<double, float>> scales;  // a largest |a|, and its scale
   for (int k = 0; k < kPairScales; ++k) {
     const double largest = kLargestA * (kPairScales + k + 1) / (2 * kPairScales);
-    const auto scale = static_cast<float>(1 / unit_of(largest));
+    scales.emplace_back(largest, static_cast<float>(1 / how.unit_of(largest)));
+    pair.factor = std::max(pair.factor, moved_at_most(domain, largest, scales.back().second));
+  }
+  const GateValues gate(product, domain);
+  double worst = -1;
+  for (const auto& [largest, scale] : scales) {
     const auto [errors, value] = errors_at(domain, scale);
     double most = 0, off = 0, product_off = 0;
     for (std::size_t i = 0; i < errors.size(); ++i) {
       if (std::fabs(static_cast<double>(domain.x[i])) > largest) continue;
       most = std::max(most, errors[i].greatest);
       off = std::max(off, gate.off(i, value[i]));
-      for (const double b : {1 - kRoundingE4m3, 1 + kRoundingE4m3})
+      for (const double b : {1 - pair.factor, 1 + pair.factor})
         product_off = std::max(product_off, gate.off(i, value[i] * b));
     }
     pair.value = std::max(pair.value, off), pair.product = std::max(pair.product, product_off);
     if (most > worst) {
       worst = most;
       pair.store.condition = fmt::format("|a| up to the {}'s largest, 8 to 16; found: {:g}, the worst of {}",
-                                         shared_by, largest, kPairScales);
-      pair.store.errors = [errors_at, scale](const FrontDomain& of, const Distribution&) {
+                                         how.shared_by, largest, kPairScales);
+      pair.store.errors = [errors_at, scale = scale](const FrontDomain& of, const Distribution&) {
         return errors_at(of, scale).first;
       };
     }
   }
-  pair.factor = kRoundingE4m3;
   return pair;
 }
 
@@ -191,13 +221,14 @@ std::vector<PairStore> pair_stores(const SweptActivation& f) {
   const ProductSubject* const product = product_of(f);
   if (!product) return {};
   const FrontDomain domain(f);
-  std::vector<PairStore> stores{recompute(*product, domain), output(*product, domain),
-                                in_8_bits(*product, domain, "e4m3: a and b, a scale each", kBits, "tensor",
-                                          [](double largest) { return largest / kLargestCode; }),
-                                in_8_bits(*product, domain, "mxfp8: a and b, a power of two for 32 of each",
-                                          kBits + kBits / 32, "block", [](double largest) {
-                                            return std::exp2(std::ceil(std::log2(largest / kLargestCode)));
-                                          })};
+  std::vector<PairStore> stores{
+      recompute(*product, domain), output(*product, domain),
+      in_8_bits(*product, domain,
+                {"e4m3: a and b, a scale each", "tensor", kBits, kRoundingAtScale,
+                 [](double largest) { return largest / kLargestCode; }}),
+      in_8_bits(*product, domain,
+                {"mxfp8: a and b, a power of two for 32 of each", "block", kBits + kBits / 32, kRoundingE4m3,
+                 [](double largest) { return std::exp2(std::ceil(std::log2(largest / kLargestCode))); }})};
   for (PairStore& each : stores) each.store.origin = "outgrad";
   return stores;
 }
@@ -243,7 +274,7 @@ std::string pairs_text(const std::vector<PairRow>& rows) {
   for (const PairRow& row : rows) {
     const Store& store = row.slope.store;
     text += fmt::format("| {} | {:g} | {:g} | {:g} | {:.3g} | {:.3g} |", store.name, store.beyond, row.next,
-                        store.all, store.proven, row.slope.found());
+                        store.all, kernels::digits_up(store.proven, 3), row.slope.found());
     for (const StoreUnder& u : row.slope.under)
       text += fmt::format(" {:.2g} | {:+.2g} | {:.5f} |", u.rms, u.bias, u.shrinkage);
     text += fmt::format(" {:.3g} | {:.3g} | {:.3g} | {} |\n", row.value, row.factor, row.product,

@@ -806,6 +806,11 @@ _LARGEST_X_HAT = 6.0  # up to here y must not overflow; a normal variable exceed
 UNIT_OF_STORE = {"e4m3": (1 + 2.0**-20) / 17, "mxfp8": 2.0**-3, "int8": 2.0**-24}
 
 
+def least_subnormal(dtype: torch.dtype) -> float:
+    info = torch.finfo(dtype)
+    return info.smallest_normal * info.eps
+
+
 def largest_storage_error(dtype: torch.dtype, store: str = stores.DEFAULT_OF_NORMS) -> float:
     """The default tau of side_channels: with y in 8 bits and in 16 bits that of `outgrad stability`, 2^-2 and
     2^-4; in float32 128 roundings."""

@@ -23,11 +23,11 @@ mean of b is 1, what drops is p' = 1 - 1 / b for the number b of the type that i
 |p' - p| <= (1 - p) u / (1 - u). ReLU needs no bit and no such b: its gradient passes where the result is
 above 0.
 
-In 8 bits, with v their unit roundoff, t their least subnormal and u the unit roundoff of a's type (linear.py
-has v and t), the a' that stands for a is within d = (v + 3 u) |a| + t / (2 scale) of it, scale being that of
-the tensor or of a's block. So act'(a') is within max |act''| d of act'(a), where max |act''| is 1/2 for silu,
-0.8 for both forms of gelu and 0.1 for sigmoid, and act(a') within 1.13 d of act(a). An infinity counts as the
-largest finite number there, as in fp8.py; from a and b themselves it gives NaN or an infinity.
+In 8 bits the a' that stands for a is within d = (v + 3 u) |a| + t / (2 scale) + t' of it, with the v, t, u
+and t' of linear.py and the scale of the tensor or of a's block. So act'(a') is within max |act''| d of
+act'(a), where max |act''| is 1/2 for silu, 0.8 for both forms of gelu and 0.1 for sigmoid, and act(a') within
+1.13 d of act(a). An infinity counts as the largest finite number there, as in fp8.py; from a and b themselves
+it gives NaN or an infinity.
 """
 
 import math
@@ -217,9 +217,10 @@ def bound(store: str, names: Sequence[str]) -> str:
         u, largest = fp8.UNIT_ROUNDOFF[fp8_type], fp8.LARGEST[fp8_type]
         normal = math.floor(math.log2(largest * u / fp8.HALF_SUBNORMAL[fp8_type]))
         return (f"both factors within a relative {u:g} above 2^-{normal} of their tensor's largest, if that "
-            f"is from 2^-100 to 2^127")
+            f"is from 2^-100 to 2^127, and in float16 above 2^-14")
     if store == stores.MXFP8:  # a largest is above 224 times its scale, and 2^-6 the least normal number
-        return f"both factors within a relative {2.0**-4:g} above 2^-13 of the largest of their block"
+        return (f"both factors within a relative {2.0**-4:g} above 2^-13 of the largest of their block, if "
+            f"that is at least 2^-118")
     off = _off(names) if store == stores.OUTPUT else None
     return ("both factors, exact" if off is None else f"{off}, where |f(a) b| > 2^-14 or |b| >= 1/2; "
         "float32 keeps both factors")

@@ -556,12 +556,15 @@ class Linear(_WithStore, nn.Linear):
 
     def _bound(self, dtype: torch.dtype | None) -> str:
         percent, name = stores.OF_LINEARS[self.store]
-        relative, absolute = "u" if dtype is None else _power_of_two(functional.UNIT_ROUNDOFF[dtype]), ""
+        relative, least, absolute = "u", "t'", ""
+        if dtype is not None:
+            relative = _power_of_two(functional.UNIT_ROUNDOFF[dtype])
+            least = _power_of_two(functional.least_subnormal(dtype))
         if name is not None:
             of = library.FP8[name]
             relative = f"({_power_of_two(fp8.UNIT_ROUNDOFF[of])} + 3 {relative})"
             absolute = f" + {_power_of_two(fp8.HALF_SUBNORMAL[of])} / scale"
-        moved = f"storing x moves it by at most {relative} |x|{absolute}"
+        moved = f"storing x moves it by at most {relative} |x|{absolute} + {least}"
         if percent is None:
             return moved
         return (f"the mean of dW' is dW, and E |dW' - dW|^2 <= sum |x| sum |x| |dy|^2 / k with k = "

@@ -278,6 +278,32 @@ def twice_the_largest(x):
     return 2 * blocks.amax(1).repeat_interleave(32)[: x.numel()].view(x.shape)
 
 
+def front_of_pairs(name):
+    return json.loads((SOURCES / f"notebooks_data/front/{name}.json").read_text())["gated_pairs"]
+
+
+@pytest.mark.parametrize("store", ["e4m3", "mxfp8"])
+@pytest.mark.parametrize("name", ["silu", "gelu"])
+def test_the_front_has_room_for_what_8_bits_make_of_every_a(name, store):
+    """Every a of bf16 up to the largest of its tensor, or block, for some of these. With dz = b = 1 da is
+    act'(a'), rounded once."""
+    front = next(one for one in front_of_pairs(name) if one["name"].startswith(store))
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    greatest = 0.0
+    for largest in (8.0625, 8.5, 11.0, 12.875, 15.9375, 16.0):
+        a = every[every.abs() <= largest]
+        a = torch.cat((a, a[:1].expand(-len(a) % 31)))
+        of_blocks = torch.cat((a.view(-1, 31), torch.full((len(a) // 31, 1), largest).bfloat16()), 1)
+        b = torch.ones_like(of_blocks)
+        _, (da, _) = gradients_of(torch.bfloat16, name, store, of_blocks, b, torch.ones_like(b))
+        wide = of_blocks.double()
+        slope = torch.autograd.functional.jvp(EXACT[name], wide, torch.ones_like(wide))[1]
+        off = (da.double() - slope).abs()
+        assert (off <= front["proven"] + 2.0**-8 * slope.abs()).all()
+        greatest = max(greatest, (off - 2.0**-8 * slope.abs()).max().item())
+    assert greatest > 0.8 * front["proven"]
+
+
 @every_gate
 @in_8_bits
 @formats
@@ -423,12 +449,11 @@ def test_under_autocast_checkpoints_and_compilers():
 def test_codes_of_the_slope_have_no_place():
     """The page's table of what they would be, from the library's bounds, and what it says of it."""
     page = (SOURCES / "docs/how_few_bits.md").read_text().partition("### No codes of f' for pairs")[2]
-    front = json.loads((SOURCES / "notebooks_data/front/silu.json").read_text())["gated_pairs"]
-    in_e4m3 = next(one for one in front if one["name"].startswith("e4m3"))["proven"]
+    found = next(one for one in front_of_pairs("silu") if one["name"].startswith("e4m3"))
+    in_e4m3, v = found["proven"], found["errors"]["b"]
     of_product, relative, _ = library.product_error("silu", torch.bfloat16)
     codes = {bits: outgrad.bounds("silu", torch.bfloat16, f"code:{bits}").total for bits in range(1, 9)}
-    v, f = 1 / 17, rounded_up(relative, 2)
-    half, exact = rounded_up(v, 3), ("2.3e-7", "0", "0")
+    f, half, exact = rounded_up(relative, 2), rounded_up(v, 3), ("2.3e-7", "0", "0")
     wanted = {"`recompute`: a and b": ("32", "32", *exact),
         "`output`: z, b and a bit": ("17", "33", f"{up(of_product)}", f, "0"),
         **{f"z, b and a code of {k} bits": (f"{16 + k}", f"{32 + k}", up(codes[k]), f, "0")
@@ -442,10 +467,10 @@ def test_codes_of_the_slope_have_no_place():
         by_product = library.product_error(name, torch.bfloat16)[0]
         by_code = [outgrad.bounds(name, torch.bfloat16, f"code:{bits}").total for bits in range(1, 9)]
         assert min(by_code[:5]) > by_product > max(by_code[5:])
-    assert codes[5] > in_e4m3
+    assert codes[5] < in_e4m3 < codes[4]
     steepest = 1.0999  # of SiLU
-    assert steepest * v < 0.065 and steepest * v + (1 + v) * in_e4m3 < 0.085
-    assert steepest * v + (1 + v) * codes[8] < 0.068
+    assert steepest * v < 0.068 and steepest * v + (1 + v) * in_e4m3 < 0.09
+    assert steepest * v + (1 + v) * codes[8] < 0.071
 
 
 def up(bound):
@@ -659,7 +684,8 @@ def test_stores_of_pairs_of_a_model(name, store):
     bound = {"output": r"\|g - f'\(a\)\| <= 0.01\d+ in bfloat16 and 0.00\d+ in float16, where \|f\(a\) b",
         "e4m3": "both factors within a relative 0.0625",
         "e5m2": "both factors within a relative 0.125",
-        "mxfp8": r"both factors within a relative 0.0625 above 2\^-13 of the largest of their block"}[store]
+        "mxfp8": r"both factors within a relative 0.0625 above 2\^-13 of the largest of their block, if that "
+        r"is at least 2\^-118"}[store]
     assert len(whats) == 2, whats
     assert all(re.search(rf"gated pair \({store}: {bound}", what) for what in whats), whats
     kept, by_default = (kept_by(lambda one=one: loss_of(one, tokens), *one.parameters(), *one.buffers())[0]
