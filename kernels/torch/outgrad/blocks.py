@@ -150,6 +150,12 @@ class Sequence(nn.Sequential):
 
     _outgrad_pairs = stores.DEFAULT_OF_PAIRS  # what the latter keeps, by patch
 
+    def __getitem__(self, index: Any) -> Any:
+        """Of a slice an nn.Sequential, as which nothing has patched it: unpatch knows the whole alone."""
+        if isinstance(index, slice):
+            return nn.Sequential(collections.OrderedDict(list(self._modules.items())[index]))
+        return super().__getitem__(index)
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         rest: list[Any] = [*self][::-1]
         while rest:
@@ -771,10 +777,11 @@ _LINEAR_FORWARD = nn.Linear.forward  # which others may replace for all Linears
 
 
 def _plain(linear: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The weight and the bias of a Linear of PyTorch's own; (None, None) of another one, and where the weight
-    is of a subclass of Tensor, hence sharded or quantised."""
+    """The weight and the bias of a Linear of PyTorch's own; (None, None) of another one, where the weight is
+    of a subclass of Tensor, hence sharded or quantised, and where somebody changes what Linears compute."""
     # A module's attributes take 0.5 us each, its dictionaries 0.05.
-    if type(linear) is nn.Linear and nn.Linear.forward is _LINEAR_FORWARD:
+    if (type(linear) is nn.Linear and nn.Linear.forward is _LINEAR_FORWARD
+            and functional.linear_is_pytorchs()):
         own = linear._parameters
         if "bias" in own and (type(weight := own.get("weight")) is nn.Parameter or is_fake(weight)):
             return weight, own["bias"]

@@ -563,8 +563,19 @@ def pytorchs_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | 
     return y.detach() if _LINEAR_IS_VIEW and not torch.compiler.is_compiling() and y._is_view() else y
 
 
+_LINEAR = torch._C._nn.linear  # which torch.nn.functional names; others may have replaced it there already
+
+
+def linear_is_pytorchs() -> bool:
+    """Whether a Linear's function is PyTorch's own. Others may replace it, or change it by a mode of
+    functions, as adapters and fake quantisation do: its derivative is not that of a product then."""
+    if torch.nn.functional.linear is not _LINEAR:
+        return False
+    return torch._C._len_torch_function_stack() == 0 or not library.functions_are_changed()
+
+
 _ONE = torch.ones(1, device="cpu")
-_LINEAR_IS_VIEW = torch.nn.functional.linear(_ONE.view(1, 1, 1), _ONE.view(1, 1), _ONE)._is_view()
+_LINEAR_IS_VIEW = _LINEAR(_ONE.view(1, 1, 1), _ONE.view(1, 1), _ONE)._is_view()
 
 
 def _linears_of(count: int) -> _Operation:

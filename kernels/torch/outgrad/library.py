@@ -290,6 +290,12 @@ def _functions_are_watched() -> bool:
     return any(type(mode) is not DeviceContext for mode in _get_current_function_mode_stack())
 
 
+def functions_are_changed() -> bool:
+    """The same, but for a mode of our own, which gives what it is given."""
+    return any(type(mode) is not DeviceContext and not hasattr(mode, "outgrad_watches")
+        for mode in _get_current_function_mode_stack())
+
+
 def _a_profiler_runs() -> bool:
     """Whether one does in any thread: it may be told to look at all of them."""
     return torch.autograd.profiler._is_profiler_enabled

@@ -324,10 +324,11 @@ class _Norm(_Base):
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         # on another device or in another type: compiled graphs are made anew by themselves
-        self._outgrad_stale = True
+        self._outgrad_stale, self._outgrad_last = True, None
         return super()._apply(*args, **kwargs)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._outgrad_last = None  # torch.utils.swap_tensors refuses what weak references point to
         super()._load_from_state_dict(*args, **kwargs)
         self.choose_again()
 
@@ -551,7 +552,7 @@ class Linear(_WithStore, nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if graphs.is_symbol(input):
             return graphs.as_node(self, input)
-        return (super().forward(input) if self._as_pytorch
+        return (super().forward(input) if self._as_pytorch or not functional.linear_is_pytorchs()
             else linear(input, self.weight, self.bias, self.store))
 
     def _bound(self, dtype: torch.dtype | None) -> str:

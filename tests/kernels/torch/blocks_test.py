@@ -13,6 +13,7 @@ import transformers
 from functional_test import copies
 from torch import nn
 from torch.nn.utils import prune
+from torch.overrides import TorchFunctionMode
 
 import outgrad
 from outgrad import blocks, functional, patching
@@ -811,6 +812,89 @@ def test_what_replaces_the_forward_of_all_linears_is_the_one_that_runs(monkeypat
     found = model(ids).logits
     outgrad.unpatch(model)
     torch.testing.assert_close(found, model(ids).logits)
+
+
+class Adapters(TorchFunctionMode):
+    """Adds to what each Linear gives, by a parameter of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.of = {}
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        y = function(*args, **(kwargs or {}))
+        if function is not nn.functional.linear:
+            return y
+        x, weight = args[:2]
+        added = self.of.setdefault(tuple(weight.shape), torch.full(tuple(weight.shape)[::-1], 0.01,
+            requires_grad=True))
+        return y + x @ added
+
+
+@contextlib.contextmanager
+def clipped(monkeypatch):
+    """Linears with weights that are rounded and clipped, whose derivative is not a Linear's."""
+    function = nn.functional.linear
+
+    def linear(x, weight, bias=None):
+        clip = weight.clamp(-0.1, 0.1)
+        return function(x, clip + ((clip * 16).round() / 16 - clip).detach(), bias)
+
+    with monkeypatch.context() as m:
+        m.setattr(nn.functional, "linear", linear)
+        yield
+
+
+def small_llama():
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=64, hidden_size=32,
+        intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64))
+
+
+def changed_step(model, run, change):
+    with change as adapters:
+        y = run(model)
+    model.zero_grad()
+    y.sin().sum().backward()
+    found = [p.grad for p in model.parameters() if p.grad is not None]
+    return [y.detach(), *found, *(a.grad for a in getattr(adapters, "of", {}).values())]
+
+
+@pytest.mark.parametrize("by_mode", [True, False], ids=["mode", "replaced"])
+@pytest.mark.parametrize("what", ["sequential", "bert", "llama", "store"])
+def test_what_changes_the_function_of_linears_keeps_its_derivative(what, by_mode, monkeypatch):
+    """A node knows that of the plain product alone. A default device is no change."""
+    torch.manual_seed(4)
+    x, ids = torch.randn(4, 8), torch.arange(8).view(1, 8)
+    if what in ("bert", "llama"):
+        model = (model_of(what) if what == "bert" else small_llama()).eval()
+    else:
+        model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+
+    def run(model):
+        return model(x) if isinstance(model, nn.Sequential) else model(ids).logits
+
+    original = copy.deepcopy(model)
+    outgrad.patch(model, store={"linear": "e4m3"} if what == "store" else {})
+    with torch.device("cpu"):
+        assert functional.linear_is_pytorchs()
+    results = [changed_step(one, run, Adapters() if by_mode else clipped(monkeypatch))
+        for one in (model, original)]
+    assert len(results[0]) == len(results[1])
+    for found, wanted in zip(*results, strict=True):
+        assert (found - wanted).norm() <= 1e-5 * wanted.norm() + 1e-6
+
+
+def test_a_slice_of_a_patched_sequence_is_pytorchs():
+    """As it was before patch; unpatch gives the whole back, and would not know a part."""
+    model, x = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)), torch.randn(3, 8)
+    wanted = model[:2](x)
+    outgrad.patch(model)
+    part = model[:2]
+    assert type(model) is blocks.Sequence and type(part) is nn.Sequential
+    assert list(part) == [model[0], model[1]]
+    torch.testing.assert_close(part(x), wanted)
+    outgrad.unpatch(model)
+    assert type(model) is nn.Sequential and torch.equal(part(x), wanted)
 
 
 def test_an_object_of_a_class_of_ours_is_copied_as_any():

@@ -514,6 +514,23 @@ def test_a_norm_keeps_no_parameters_that_it_no_longer_has():
     assert former() is None
 
 
+@pytest.mark.parametrize("change", [lambda module: module.to(torch.bfloat16),
+    lambda module: module.load_state_dict(copy.deepcopy(module.state_dict()))], ids=["to", "load"])
+def test_parameters_that_are_swapped(change):
+    module, x = outgrad.LayerNorm(N), torch.randn(4, N)
+    module(x).sum().backward()
+    module.zero_grad()
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        change(module)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
+    for parameter in module.parameters():
+        assert parameter.dtype == module.weight.dtype
+    module(x.to(module.weight.dtype)).sum().backward()
+
+
 def test_channels_are_looked_for_only_when_values_change(monkeypatch):
     searches = []
     search = functional.chosen_channels
