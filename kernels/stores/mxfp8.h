@@ -4,9 +4,9 @@
 // The scale is 2^(e - 8), where 2^e <= amax < 2^(e + 1), amax is the largest magnitude of the block, and 2^8
 // is the largest power of two of e4m3; it is not below 2^-127, the least of E8M0, which a block of zeros has
 // too. An element is y / scale rounded to nearest even; beyond 448 it is saturated. The specification leaves
-// open what an infinity and a NaN do: here an infinity counts as the largest finite number and is saturated,
-// while a NaN is left out of amax and stays a NaN, so that neither takes the other elements of its block with
-// it.
+// open what an infinity and a NaN do: here a NaN is left out of amax and stays a NaN, and takes no other
+// element of its block with it, while an infinity counts as the largest finite number and is saturated, beside
+// which the others are 0.
 #pragma once
 
 #include "kernels/formats.h"
