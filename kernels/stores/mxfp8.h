@@ -5,8 +5,8 @@
 // is the largest power of two of e4m3; it is not below 2^-127, the least of E8M0, which a block of zeros has
 // too. An element is y / scale rounded to nearest even; beyond 448 it is saturated. The specification leaves
 // open what an infinity and a NaN do: here a NaN is left out of amax and stays a NaN, and takes no other
-// element of its block with it, while an infinity counts as the largest finite number and is saturated, beside
-// which the others are 0.
+// element of its block with it; an infinity counts as the largest finite number and is saturated, and the
+// others beside it are 0.
 #pragma once
 
 #include "kernels/formats.h"
