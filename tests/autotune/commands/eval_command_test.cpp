@@ -348,7 +348,7 @@ std::string header_text() {
   };
   segment("kUpper", Table::kUpperFirst, Table::kUpperLast, Table::kUpperBase);
   segment("kLower", Table::kLowerFirst, Table::kLowerLast, Table::kLowerBase);
-  if (Table::kMasked) segment("kLeft", Table::kLeftFirst, Table::kLeftLast, Table::kLeftBase);
+  if constexpr (Table::kMasked) segment("kLeft", Table::kLeftFirst, Table::kLeftLast, Table::kLeftBase);
   for (const char* bound : {"kT", "kR"}) line("double ", bound, "0x1p-1");
   text += "  static OUTGRAD_HD constexpr Entries<kEntries> entries() {\n    return {{";
   for (const kernels::u16 entry : Table::entries().w) text += std::to_string(entry) + ", ";
