@@ -29,11 +29,10 @@ float derivative(Y y, bool m) {
   const bool negative = std::signbit(widen(y));
   int magnitude = static_cast<int>(code_of(y)) % (1 << (8 * sizeof(Y) - 1));
   int first = Fit::kUpperFirst, last = Fit::kUpperLast, base = Fit::kUpperBase;
-  if (Fit::kMasked && !m) {
-    first = Fit::kLeftFirst, last = Fit::kLeftLast, base = Fit::kLeftBase;
-    if (!negative) magnitude = 0;
-  } else if (negative) {
-    first = Fit::kLowerFirst, last = Fit::kLowerLast, base = Fit::kLowerBase;
+  if (negative) first = Fit::kLowerFirst, last = Fit::kLowerLast, base = Fit::kLowerBase;
+  if constexpr (Fit::kMasked) {
+    if (!m) first = Fit::kLeftFirst, last = Fit::kLeftLast, base = Fit::kLeftBase;
+    if (!m && !negative) magnitude = 0;
   }
   return widen(typename EntryOf<Fit>::Type{Fit::entry_at(base + std::clamp(magnitude, first, last) - first)});
 }
