@@ -3,6 +3,8 @@
 
 #include "kernels/host/errors.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -147,9 +149,11 @@ Real Composite::argument_of_root(const Real& s) const {
     return Real((coordinate_at(Coordinate::signed_root, x) - s) /
                 coordinate(Coordinate::signed_root, Ball(x), 2)[1].mid());
   };
-  // The local expansion starts Newton well only next to x*; elsewhere bisect in double first.
-  constexpr double kLocal = 0x1p-5;
-  if (std::abs(target) <= kLocal) {
+  // The local expansion starts Newton well only next to x*; elsewhere bisect in double first. Where the
+  // minimum is shallow, as that of x*sigmoid(x-9) is, all s on the left are small.
+  constexpr double kLocal = 0x1p-5, kShare = 0x1p-3;
+  const double depth = std::min(left_limit_, right_limit_) - y_star().to_double();
+  if (std::abs(target) <= std::min(kLocal, kShare * std::sqrt(depth))) {
     const Real curvature = activation_.value_series(Series::variable(x_star(), 3))[2].mid();
     return newton(x_star().mid() + s / sqrt(curvature), kSteps, correction).first;
   }
@@ -178,7 +182,9 @@ Ball Composite::enclose_argument_of(const Ball& y, bool right) const {
   const Ball below = activation_.value_ball(low) - y, above = activation_.value_ball(high) - y;
   if (right || !masked() ? below.negative() && above.positive() : below.positive() && above.negative())
     return Ball::hull(low, high);
-  throw kernels::SpecError("undecided: no enclosure of an argument");
+  throw kernels::SpecError(
+      fmt::format("undecided: x = {:.9g} is not shown to lie within 2^-60 of an argument of y = {:.9g}{}",
+                  x.to_double(), y.to_double(), masked() ? right ? ", right of x*" : ", left of x*" : ""));
 }
 
 }  // namespace outgrad::approx

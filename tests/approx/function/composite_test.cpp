@@ -29,6 +29,20 @@ TEST(Composite, ArgumentOfRootInverts) {
   }
 }
 
+// Of a minimum of -2^-15 all s on the left are small, and the local expansion serves the least of them alone.
+TEST(Composite, ArgumentsNextToAShallowMinimumAreEnclosed) {
+  for (const char* expression : {"x*sigmoid(x-9)", "x*sigmoid(x-12)", "x*sigmoid(x-20)"}) {
+    SCOPED_TRACE(expression);
+    const Composite f(activation_from_expression(expression));
+    for (const double share : {0.999, 0.9, 0.5, 0.1, 1e-3}) {
+      const Ball y = Ball(share) * f.y_star();
+      for (const bool right : {false, true})
+        EXPECT_TRUE((f.activation().value_ball(f.enclose_argument_of(y, right)) - y).holds_zero())
+            << share << ' ' << right;
+    }
+  }
+}
+
 TEST(Composite, QuotientEnclosesAcrossItsRoot) {
   // Over a ball that holds x*, every coefficient of h must overlap those at points of the ball.
   const Ball wide = Ball::hull(gelu().x_star() - Ball(0.01), gelu().x_star() + Ball(0.02));
