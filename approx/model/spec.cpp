@@ -157,8 +157,8 @@ int parse_scheme(Reader& r, const std::string& key) {
 LeftSegment parse_left_segment(Reader& r) {
   Reader left = r.object("left_segment");
   // 2^-149 is the least number of fp32.
-  LeftSegment segment{left.integer("edge_log2", -20, 6), left.integer("half_octaves", 0, 8),
-                      left.integer("merge_log2", -149, 5)};
+  LeftSegment segment{left.integer("edge_log2", LeftSegment::kLeastEdge, LeftSegment::kGreatestEdge),
+                      left.integer("half_octaves", 0, 8), left.integer("merge_log2", -149, 5)};
   if (left.has("octave_bits")) segment.octave_bits = left.integer("octave_bits", 1, 4);
   if (segment.merge_log2 > segment.edge_log2 - segment.half_octaves)
     left.fail("merge_log2", "lies above the undivided octaves");

@@ -12,6 +12,8 @@ namespace outgrad::approx {
 /// Left segment, in y: |y| < 2^edge_log2 in octaves, each cut into 2^(octave_bits - 1) rows, the
 /// `half_octaves` topmost into twice as many; everything below 2^merge_log2 in one row.
 struct LeftSegment {
+  /// Of edge_log2. At the least, all that counts octaves stays positive, whatever the other members.
+  static constexpr int kLeastEdge = -60, kGreatestEdge = 6;
   int edge_log2, half_octaves, merge_log2, octave_bits = 1;
   [[nodiscard]] int rows() const {
     return 1 + ((edge_log2 - merge_log2 + half_octaves) << (octave_bits - 1));

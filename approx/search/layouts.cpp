@@ -91,7 +91,8 @@ std::vector<Ladder> absolute_layouts(Format format, const Composite& composite) 
                                                 : 3,
               halves = rows >= 32 ? 1 : 0, left = 1 + octaves + halves;
     constexpr int kFewestOfCore = 3;
-    if (rows - left < kFewestOfCore) continue;
+    if (rows - left < kFewestOfCore || edge < LeftSegment::kLeastEdge || edge > LeftSegment::kGreatestEdge)
+      continue;
     // From about sqrt(-y*) on, where y > 0, y is finer than s.
     const std::string right = single ? ", \"right_from\": 0.44" : "";
     add(fmt::format("\"cells\": {}, {}{}", rows - left, left_segment(edge, halves, octaves), right),

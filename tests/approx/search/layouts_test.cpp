@@ -38,6 +38,24 @@ TEST(Layouts, TheOneThatIsFoundReachesTheTarget) {
   EXPECT_LE(found.as<BackwardModel>()->kA, 0x1p-10);
 }
 
+// The edge of a left segment is the largest power of two below |y*|: one that no specification may have was
+// tried, and the function refused for it.
+TEST(Layouts, OfAShallowOrADeepMinimumAreLayoutsOfASpecification) {
+  for (const auto& [expression, segments] : {std::pair("x*sigmoid(x-20)", true),
+                                             {"x*sigmoid(1e6*x)", true},
+                                             {"x*sigmoid(x-45)", false},
+                                             {"x*sigmoid(x)-300*exp(-x^2)", false}}) {
+    SCOPED_TRACE(expression);
+    const Spec spec = own_spec(expression, "bf16", R"("target": "abs:2^-8")");
+    bool segmented = false;
+    for (const Ladder& ladder : absolute_layouts(Format::bf16, Composite(spec.activation))) {
+      segmented |= ladder[0].rows.find("left_segment") != std::string::npos;
+      with_layout(spec, fmt::format("\"degree\": {}, {}", ladder[0].degree, ladder[0].rows));
+    }
+    EXPECT_EQ(segmented, segments);
+  }
+}
+
 TEST(Layouts, NightlyARefusalNamesWhatReachesTheTarget) {
   // No polynomial of degree 1 on 8 cells reaches this: the line ends with members that do.
   const std::string tail = "; try ";
