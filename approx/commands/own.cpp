@@ -67,11 +67,14 @@ std::string both(double bound, double sign = 1) {
                      sign * kernels::decimals_up(sign * std::log2(bound), 2));
 }
 
-std::string input(const FoundInputs& found, const char* bound, bool masked) {
+std::string input(const FoundInputs& found, const char* bound, bool masked, Format format) {
   const auto place = found.find(bound);
   if (place == found.end()) return "";
-  return fmt::format("y = {:.9g}{}", place->second.at,
-                     masked ? fmt::format(" and bit {:d}", place->second.m) : "");
+  const Found& worst = place->second;
+  return fmt::format("y = {:.9g}{}", worst.at, masked ? fmt::format(" and bit {:d}", worst.m) : "") +
+         (std::isfinite(worst.at) ? ""
+                                  : fmt::format(": what {} stores for f(x) from {:.9g} on", to_string(format),
+                                                std::copysign(overflow_of(format), worst.at)));
 }
 
 /// One line of what was reached.
@@ -96,15 +99,15 @@ std::string total(double t, double o, const std::string& worst, bool masked, For
 std::string reached(const BackwardModel& m) {
   const Cost cost = cost_of(m);
   std::string text =
-      total(m.kT, m.kO, input(m.found, "T", m.kMasked), m.kMasked, m.format) +
+      total(m.kT, m.kO, input(m.found, "T", m.kMasked, m.format), m.kMasked, m.format) +
       line(m.kMasked ? "A + B + K, kernel" : "A + B, kernel",
            "at most " + both(std::nextafter(m.kAB + m.kK, 1.0)) + ": from the exact f' of the stored y");
-  if (!(m.kO > 0) && !m.found.empty()) text += line("worst input", input(m.found, "AB", m.kMasked));
+  if (!(m.kO > 0) && !m.found.empty()) text += line("worst input", input(m.found, "AB", m.kMasked, m.format));
   return text + line("cost", fmt::format("{} operations, {} bytes: {} row{} of degree {}", cost.arithmetic,
                                          cost.table_bytes, m.kRows, m.kRows == 1 ? "" : "s", m.kDegree));
 }
 std::string reached(const TableModel& t) {
-  return total(t.kT, t.kO, input(t.found, "T", t.kMasked), t.kMasked, t.format) +
+  return total(t.kT, t.kO, input(t.found, "T", t.kMasked, t.format), t.kMasked, t.format) +
          line("cost", fmt::format("{} integer operations, {} bytes: {} entries", t.index_operations(),
                                   2 * t.entries.size(), t.entries.size()));
 }

@@ -334,11 +334,12 @@ StorageErrors measure_storage(const std::vector<StorageInterval>& intervals, For
   double scale = 0;
   const auto see = [](double& bound, Found& worst, double error, const StorageInterval& i) {
     bound = std::max(bound, error);
-    if (std::isfinite(i.y)) worst.see(error, static_cast<double>(i.y), i.m);
+    worst.see(error, static_cast<double>(i.y), i.m);
   };
   for (const StorageInterval& i : intervals) {
     const auto g = static_cast<double>(gradient(i));
-    if (!std::isfinite(g)) throw kernels::SpecError("undecided: a stored y has no finite gradient");
+    if (!std::isfinite(g))
+      throw kernels::SpecError(fmt::format("undecided: the gradient of y = {:.6g} is no finite number", i.y));
     const double off = std::abs(g - i.middle()) + i.slack / 2;
     scale = std::max({scale, i.scale, scale_of(std::max(-i.lo, i.hi))});
     see(e.total, e.worst_total, std::max(g - i.lo, i.hi - g), i);

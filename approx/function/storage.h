@@ -49,7 +49,7 @@ std::vector<StorageInterval> storage_intervals(const Composite& composite, Forma
 /// O in double, not rounded up.
 double oracle_of(const std::vector<StorageInterval>& intervals);
 
-/// Proven by enumeration, rounded up; and which finite y has the largest of each.
+/// Proven by enumeration, rounded up; and which y has the largest of each.
 struct StorageErrors {
   double total = 0;  ///< T = max |g(y, m) - f'(x)|
   double oracle = 0;  ///< O

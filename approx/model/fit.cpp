@@ -58,6 +58,11 @@ Text digest(std::string& value) {
   return {value, allowed, "must be 64 hexadecimal digits"};
 }
 
+/// A stored y, which may be an infinity.
+struct StoredInput {
+  double& value;
+};
+
 /// A place of the document, to be written or, if there is a path for the refusals, to be read.
 class Place {
  public:
@@ -85,12 +90,16 @@ class Place {
   }
 
   void is(double& d) const {
-    if (!reads()) return write(fmt::format("{:a}", d));
+    is(StoredInput{d});
+    if (reads() && !std::isfinite(d)) fail("'" + text().substr(0, 40) + "' is not a finite number");
+  }
+  void is(const StoredInput& y) const {
+    if (!reads()) return write(fmt::format("{:a}", y.value));
     const std::string s = text();
     char* end = nullptr;
-    d = std::strtod(s.c_str(), &end);
-    if (s.empty() || end != s.c_str() + s.size() || !std::isfinite(d))
-      fail("'" + s.substr(0, 40) + "' is not a finite number");
+    y.value = std::strtod(s.c_str(), &end);
+    if (s.empty() || end != s.c_str() + s.size() || std::isnan(y.value))
+      fail("'" + s.substr(0, 40) + "' is not a number");
   }
   void is(float& f) const {
     auto d = static_cast<double>(f);
@@ -152,7 +161,7 @@ class Place {
     for (const char* bound : {"AB", "B", "K", "O", "R", "T", "ulp"}) {
       if (reads() ? !has(bound) : !found.contains(bound)) continue;
       Found& input = found[bound];
-      (*this)[bound]("error", input.error, "y", input.at, "m", input.m);
+      (*this)[bound]("error", input.error, "y", StoredInput{input.at}, "m", input.m);
     }
   }
   void is(TableModel::Segment& s) const {

@@ -1,6 +1,10 @@
 // Makes direct tables: entries from the storage intervals, clamped ends, and the proven T, O and R.
 #include "approx/search/direct_table.h"
 
+#include "kernels/host/errors.h"
+
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -98,6 +102,11 @@ TableModel direct_table(const Composite& composite, const BackwardSpec& spec,
   const int shift = shape_of(spec.format).sign_bit();
   Column upper, lower, left;
   for (const StorageInterval& i : intervals) {
+    if (!std::isfinite(widened(spec.entries, narrowed(spec.entries, static_cast<float>(i.middle())))))
+      throw kernels::SpecError(
+          fmt::format("entries: f' is {:.6g} at y = {:.6g}, beyond the largest number of {}{}", i.middle(),
+                      i.y, to_string(spec.entries),
+                      spec.entries == Format::f16 ? "; a specification may have \"entries\": \"bf16\"" : ""));
     const bool negative = (i.code >> shift & 1U) != 0;
     Column& column = t.kMasked && !i.m ? left : negative ? lower : upper;
     column[static_cast<int>(i.code & ((1U << shift) - 1))] = &i;

@@ -69,7 +69,21 @@ while read -r when format function reason; do
   esac
 done <"$root/tests/system/own_expressions.txt"
 ((fitted == $([[ ${3:-} == all ]] && echo 40 || echo 2))) || fail "$fitted functions were fitted"
-((refused == $([[ ${3:-} == all ]] && echo 12 || echo 11))) || fail "$refused functions were refused"
+((refused == $([[ ${3:-} == all ]] && echo 13 || echo 12))) || fail "$refused functions were refused"
+
+# Where f exceeds the format, the worst input is the infinity that is stored there: in words, in a header that
+# check accepts, and on the page.
+"$root/outgrad" fit --expression '1e5*sigmoid(x)' --format f16 --out own.json >said 2>&1 &&
+  grep -q '^  worst input  *y = inf: what f16 stores for f(x) from 65520 on$' said &&
+  grep -q ' kT = .*; found 2^14.46 at y = inf$' own.h ||
+  fail "an infinity is no worst input: $(cat said; grep found own.h)"
+{ "$root/outgrad" report --header own.h --out page && grep -q 'y = inf' page/index.html; } >said 2>&1 ||
+  fail "a page of an infinity: $(<said)"
+# Neither B's input nor an x may be one.
+for bound in kB kA; do
+  sed "/ $bound = /s/ at \\([xy]\\) = .*/ at \\1 = inf/" own.h >changed.h
+  ! "$root/outgrad" check changed.h >said 2>&1 || fail "an infinite input of $bound is accepted: $(<said)"
+done
 
 # The specification that it leaves gives the same fit; its name is that of the function.
 "$root/outgrad" fit --expression 'tanh(0.8*x)' --format bf16 >said || fail "a name of its own: status $?"

@@ -24,7 +24,7 @@ constexpr double kSharp = 1 + 0x1p-10;        // an enclosure wider than that te
 bool is_stored(const std::string& stored, double y) {
   const std::string format = carrier_of(stored);
   const auto number = static_cast<float>(y);
-  if (static_cast<double>(number) != y) return false;
+  if (!std::isfinite(y) || static_cast<double>(number) != y) return false;
   if (format == "f16") return kernels::widen(kernels::narrow<kernels::F16>(number)) == number;
   if (format == "bf16") return kernels::widen(kernels::narrow<kernels::BF16>(number)) == number;
   return true;

@@ -329,7 +329,9 @@ class Reader {
     expect(kFound);
     take(found.log2_error, " ");
     expect(fmt::format(" at {} = ", input_name(kind)));
-    take(found.at, ",\n");
+    take_real(
+        found.at, ",\n", [](const char* text, char** end) { return std::strtod(text, end); },
+        /*infinite=*/kind != InputKind::x);
     if (kind != InputKind::y_and_mask) return;
     expect(", m = ");
     int m = 0;
@@ -412,12 +414,12 @@ class Reader {
 
   // Rounds what is no number of the type; its line then prints otherwise than it stands.
   template <class Float, class Parse>
-  void take_real(Float& value, std::string_view ends, Parse parse) {
+  void take_real(Float& value, std::string_view ends, Parse parse, bool infinite = false) {
     const size_t begin = at_;
     const std::string text = token(ends);
     char* end = nullptr;
     value = parse(text.c_str(), &end);
-    if (end == text.c_str() || !std::isfinite(value))
+    if (end == text.c_str() || std::isnan(value) || (!infinite && std::isinf(value)))
       fail(begin, fmt::format("expected a finite number, found {}", shown(text)));
   }
 

@@ -161,7 +161,8 @@ class Quotients {
   static bool stated(Finding& finding, const FoundInput& found, const Interval& error, double bound) {
     const std::string where = found_place(found, true);
     FoundProblem problem{Verdict::Undecided, "no input is stated"};
-    if (found.given && static_cast<double>(static_cast<float>(found.at)) != found.at)
+    if (found.given &&
+        !(std::isfinite(found.at) && static_cast<double>(static_cast<float>(found.at)) == found.at))
       problem = {Verdict::Violated, fmt::format("{} is no fp32 number", where)};
     else if (found.given)
       problem = found_problem(finding.name, found, where, error, bound);

@@ -105,7 +105,9 @@ Json around_worst(const Pairs& all) {
 
 Json input(const FoundInput& found) {
   if (!found.given) return nullptr;
-  return {{"y", found.at}, {"m", found.m}, {"log2_error", found.log2_error}};
+  // JSON has no infinity, which is a word there.
+  const Json at = std::isfinite(found.at) ? Json(found.at) : Json(fmt::format("{}", found.at));
+  return {{"y", at}, {"m", found.m}, {"log2_error", found.log2_error}};
 }
 
 /// The figure that a page opens with, and where the largest error was found. A header of f32 does not state

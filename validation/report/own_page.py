@@ -57,7 +57,7 @@ def place(own: dict) -> str:
     worst = own["worst"]
     if not worst:
         return "not stated"
-    return f"y = {worst['y']:.9g}" + (f", bit {worst['m']:d}" if own["masked"] else "")
+    return f"y = {float(worst['y']):.9g}" + (f", bit {worst['m']:d}" if own["masked"] else "")
 
 
 def named(own: dict, m: bool) -> tuple[str, str]:

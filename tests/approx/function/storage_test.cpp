@@ -414,6 +414,22 @@ TEST(Storage, BeyondTheLargestNumberNothingIsStoredOrAnInfinity) {
             "format e4m3: no f(x) is stored as a number: all lie beyond 464");
 }
 
+// f16 stores 10^5 sigmoid(x) beyond 65520 as an infinity, whose f' are from 0 to what they are there, y (1 -
+// y/10^5): a kernel that has f' at one end of them errs most at no number.
+TEST(Storage, AnInfinityIsAWorstInput) {
+  const StorageErrors errors = measure_storage(
+      storage_intervals(Composite(activation_from_expression("1e5*sigmoid(x)")), Format::f16), Format::f16,
+      [](const StorageInterval& i) { return static_cast<float>(std::isinf(i.y) ? 0 : i.middle()); });
+  const double longest = 65520 * (1 - 0.65520);
+  EXPECT_NEAR(errors.total, longest, 1e-2);
+  for (const auto& [worst, error] : {std::pair{errors.worst_total, longest},
+                                     {errors.worst_oracle, longest / 2},
+                                     {errors.worst_regret, longest / 2}}) {
+    EXPECT_EQ(worst.at, INFINITY);
+    EXPECT_NEAR(worst.error, error, 1e-2);
+  }
+}
+
 // bf16 stores 10^-40 tanh(x) as 0 or +-2^-133, from half of that on; there f' = 10^-40 (1 -
 // (2^-134/10^-40)^2) parts the ranges of both.
 TEST(Storage, ErrorsOfASmallGradientAreNoLargerThanTheyAre) {

@@ -149,6 +149,12 @@ TEST(CommittedFits, RowsAreNearTheirLowerBounds) {
   for_each_fit(committed_fits_of({"backward"}), expect_near_lower_bounds);
 }
 
+TEST(Fitter, AnInfinityThatWasFoundIsReadAsItWasWritten) {
+  Fit fit = committed("gelu_f16");
+  fit.as<BackwardModel>()->found["T"].at = INFINITY;
+  EXPECT_EQ(fit_from_json(to_json(fit), "fit").as<BackwardModel>()->found["T"].at, INFINITY);
+}
+
 void expect_found_below_bounds(const std::string& name) {
   const Fit result = committed(name);
   const auto below = [](const FoundInputs& found, const char* bound, double proven) {

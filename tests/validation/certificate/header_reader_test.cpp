@@ -105,12 +105,17 @@ TEST(HeaderReader, RejectsWhatIsNoInput) {
                                  {"at x = -0x1.23p+2", "at x = -0x1.230p+2"},
                                  {"at x = -0x1.23p+2", "at x = -4.5"},
                                  {"at x = -0x1.23p+2", "at x = nan"},
+                                 {"at x = -0x1.23p+2", "at x = inf"},
+                                 {"0x1.5p-3, m = 0", "nan, m = 0"},
+                                 {"0x1.5p-3, m = 0", "1e999, m = 0"},
                                  {"0x1.5p-3, m = 0", "0x1.5p-3"},
                                  {"0x1.5p-3, m = 0", "0x1.5p-3, m = 2"},
                                  {"at x = 0x1.8p+0", "at x = 0x1.8p+0, m = 1"}}) {
     EXPECT_NE(message_of(replaced(masked, from, to)), "") << to;
   }
   EXPECT_NE(message_of(replaced(unmasked, "at y = 0x1.5p-3", "at y = 0x1.5p-3, m = 1")), "");
+  // What lies beyond the largest number is stored as an infinity.
+  EXPECT_EQ(message_of(replaced(unmasked, "at y = 0x1p-3", "at y = -inf")), "");
 }
 
 TEST(HeaderReader, ReadsBackTheOtherParts) {
