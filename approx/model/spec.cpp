@@ -127,7 +127,7 @@ struct Accuracy {
 };
 
 Accuracy parse_accuracy(const Reader& r, const std::string& key, const std::string& text) {
-  static const std::regex power("(abs|rel):2\\^(-[0-9]{1,2}(\\.[0-9]{1,3})?)"),
+  static const std::regex power("(abs|rel):2\\^(-?[0-9]{1,3}(\\.[0-9]{1,3})?)"),
       ratio("(ulp|stored):([0-9]{1,2}(\\.[0-9]{1,4})?)");
   std::smatch match;
   if (text == "oracle") return {AccuracyClass::oracle, 0};

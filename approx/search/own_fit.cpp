@@ -86,12 +86,28 @@ OwnFit fit_in_reach(const OwnFunction& wanted, const Composite& composite, int t
   }
 }
 
+/// Beside a refusal of an f' that is tiny or huge: what to do about it.
+std::string advice_on_size(double gradient_scale) {
+  constexpr double kTiny = 0x1p-30, kHuge = 0x1p50;
+  if (gradient_scale > kTiny && gradient_scale < kHuge) return "";
+  return fmt::format(
+      "; f' may be too {} for the search for rows in double precision: fit c*f(x) with a number "
+      "c that brings f' near 1, and divide the gradient by c",
+      gradient_scale < 1 ? "small" : "large");
+}
+
 OwnFit fit_upright(const OwnFunction& wanted, int threads) {
   if (wanted.oracle) return fitted(spec_of(wanted, "oracle", ""), threads);
   // What stands in the way of every layout is said at once.
   const Composite composite(spec_of(wanted, "abs:2^-1", "").activation);
-  return wanted.error > 0 ? fit_within(wanted, wanted.error, threads)
-                          : fit_in_reach(wanted, composite, threads);
+  if (wanted.error > 0) return fit_within(wanted, wanted.error, threads);
+  try {
+    return fit_in_reach(wanted, composite, threads);
+  } catch (const SpecError& refusal) {
+    const std::string advice = advice_on_size(gradient_scale(composite));
+    if (advice.empty()) throw;
+    throw SpecError(refusal.what() + advice);
+  }
 }
 
 }  // namespace

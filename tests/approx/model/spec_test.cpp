@@ -35,6 +35,18 @@ std::string with_expression(const std::string& expression) {
   return text.replace(text.find(name), name.size(), "\"own\"");
 }
 
+// The least error of use is to the scale of f', which may be 10^10 or 10^-30.
+TEST(Spec, ATargetMayBeOfAnySize) {
+  for (const auto& [text, target] :
+       {std::pair{"abs:2^26.25", 0x1p26 * std::sqrt(std::sqrt(2.0))}, {"abs:2^-105", 0x1p-105}}) {
+    EXPECT_DOUBLE_EQ(
+        parse_spec(with("\"target\": \"abs:2^-26.2\"", std::string("\"target\": \"") + text + '"'),
+                   "spec.json")
+            .target,
+        target);
+  }
+}
+
 TEST(Spec, ReadsTheCommittedOne) {
   const Spec spec = parse_spec(kSpec, "spec.json");
   EXPECT_EQ(spec.name, "gelu_f32");
