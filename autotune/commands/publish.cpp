@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <iterator>
+#include <string>
 
 #include "autotune/gpu/offline.h"
 #include "autotune/space/sources.h"
@@ -12,8 +13,9 @@ namespace outgrad::autotune {
 void publish_records(const std::vector<Record>& records, Accuracy accuracy) {
   const std::vector<SourceHashes> present = {hash_sources(source_root()), gpu::hash_of_embedded()};
   for (const Published& file : publish(records, present, published_folder(), accuracy))
-    std::fprintf(stderr, "outgrad: published: %s: %zu records of %zu problems, %zu bytes%s\n",
-                 file.path.c_str(), file.records, file.problems, file.bytes,
+    std::fprintf(stderr, "outgrad: published: %s: %zu records of %zu problems, %s%zu bytes%s\n",
+                 file.path.c_str(), file.records, file.problems,
+                 file.left_out > 0 ? (std::to_string(file.left_out) + " left out, ").c_str() : "", file.bytes,
                  file.changed ? "" : ", as it was");
 }
 

@@ -10,8 +10,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <sstream>
 #include <tuple>
@@ -155,6 +157,7 @@ ProblemEvidence weigh_problem(std::vector<Record> records) {
   ProblemEvidence problem;
   static_cast<ProblemRecord&>(problem) = any;
   problem.device = *device_key(any.run.device), problem.sources = any.run.hashes;
+  problem.records = records;
   // rejected ones have none
   for (const Record& record : records) problem.elements = std::max(problem.elements, record.elements);
 
@@ -219,20 +222,9 @@ ProblemEvidence weigh_problem(std::vector<Record> records) {
   return problem;
 }
 
-// ---- published files
-
-// One of a variant's runs: the one with the most rounds first, the same choice whatever the order they come
-// in.
-std::vector<Record> most_telling(std::vector<Record> records, std::size_t count) {
-  std::sort(records.begin(), records.end(), [](const Record& a, const Record& b) {
-    const i64 left = rounds_of(a), right = rounds_of(b);
-    return left != right ? left > right : line_of(a) < line_of(b);
-  });
-  if (records.size() > count) records.resize(count);
-  return records;
-}
-
 }  // namespace
+
+// ---- published files
 
 Record reviewable(const Record& record) {
   Record kept;
@@ -456,23 +448,42 @@ std::set<std::string> wanted_of(const ProblemEvidence& problem, std::size_t vari
   return wanted;
 }
 
-// So many runs of so many variants of each shape.
-std::vector<Record> selection(const std::vector<Record>& all, const std::vector<ProblemEvidence>& problems,
-                              std::size_t variants, std::size_t runs) {
+// So many runs of so many variants of each problem. All variants take them in one order, so that they keep
+// the same ones where they can, and the default stays of every run that is kept: without it nobody knew what
+// the others' ratios are to.
+std::vector<Record> selection(const std::vector<ProblemEvidence>& problems, std::size_t variants,
+                              std::size_t runs) {
+  using Rank =
+      std::tuple<bool, i64, std::string, std::string>;  // does not bar, -rounds of its run, run, line
   std::vector<Record> kept;
   for (const ProblemEvidence& problem : problems) {
     const std::set<std::string> wanted = wanted_of(problem, variants);
-    std::map<std::string, std::vector<Record>> by_variant;
-    for (const Record& record : all) {
-      const bool here = record.kernel == problem.kernel && record.format == problem.format &&
-                        record.rows == problem.rows && record.cols == problem.cols &&
-                        record.run.hashes == problem.sources;
-      const bool counts = bars(record) || (rounds_of(record) > 0 && record.elements == problem.elements);
-      if (const std::string identity = identity_of(record); here && counts && wanted.count(identity) != 0)
-        by_variant[identity].push_back(record);
+    std::map<std::string, i64> rounds;  // of what is wanted, by run
+    std::vector<std::pair<std::string, const Record*>> lines;  // with their runs
+    for (const Record& record : problem.records) {
+      if (!bars(record) && rounds_of(record) == 0) continue;
+      if (wanted.count(identity_of(record)) == 0) continue;
+      lines.emplace_back(line_of(to_json(record.run)), &record);
+      rounds[lines.back().first] += rounds_of(record);
     }
-    for (auto& [identity, measurements] : by_variant)
-      for (Record& record : most_telling(std::move(measurements), runs)) kept.push_back(std::move(record));
+    std::map<std::string, std::map<Rank, const Record*>> by_variant;
+    for (const auto& [run, record] : lines)
+      by_variant[identity_of(*record)].emplace(Rank{!bars(*record), -rounds[run], run, line_of(*record)},
+                                               record);
+    const auto normal = problem.baseline.empty()
+                            ? by_variant.end()
+                            : by_variant.find(identity_of(problem.variants.front().record));
+    std::set<std::string> kept_runs;
+    const auto keep = [&](const std::map<Rank, const Record*>& ranked) {
+      for (const auto& [rank, record] : ranked | std::views::take(runs))
+        kept.push_back(*record), kept_runs.insert(std::get<2>(rank));
+    };
+    for (auto variant = by_variant.begin(); variant != by_variant.end(); ++variant)
+      if (variant != normal) keep(variant->second);
+    if (kept_runs.empty() && normal != by_variant.end()) keep(normal->second);
+    for (const Record& record : problem.records)
+      if (record.is_default == true && kept_runs.count(line_of(to_json(record.run))) != 0)
+        kept.push_back(record);
   }
   return united(std::move(kept));
 }
@@ -503,7 +514,7 @@ std::vector<Published> publish(const std::vector<Record>& records, const std::ve
     constexpr std::size_t kMostVariants = 4, kMostRuns = 8;  // beside the default and the winner
     std::string text;
     for (std::size_t variants = kMostVariants, runs = kMostRuns;;) {
-      const std::vector<Record> kept = selection(all, problems, variants, runs);
+      const std::vector<Record> kept = selection(problems, variants, runs);
       text = published_text(kept);
       file.records = kept.size();
       if (text.size() < kMostPublishedBytes || (variants == 0 && runs == 1)) break;
@@ -513,6 +524,8 @@ std::vector<Published> publish(const std::vector<Record>& records, const std::ve
         --variants;
     }
     file.problems = problems.size();
+    constexpr std::size_t kAll = std::numeric_limits<int>::max();
+    file.left_out = selection(problems, kAll, kAll).size() - file.records;
     file.bytes = text.size();
     file.changed = text != before;
     if (file.changed) kernels::write_file(file.path, text);

@@ -68,6 +68,7 @@ struct ProblemEvidence : ProblemRecord {
   SourceHashes sources;
   std::string baseline;  // name of the default that ratios are to; empty where no line says it
   std::vector<VariantEvidence> variants;  // the default first, where there is one
+  std::vector<Record> records;  // that this was weighed from, as published
   std::size_t winner = 0;
   bool gain = false;
   std::vector<std::string> conflicts;  // what runs disagreed in, and how that was resolved
@@ -108,14 +109,15 @@ std::string published_folder();
 struct Published {
   std::string path;
   std::size_t records = 0, problems = 0, bytes = 0;
+  std::size_t left_out = 0;  // records of these problems that are evidence, too
   bool changed = false;
 };
 // Merges what was measured into `folder`, one file a device: DeviceKey::slug() + ".jsonl". Of each problem
 // the present sources' records stay, others where there are none of them; of those the default's, the best
-// few variants' and the barred ones'. A file stays under kMostPublishedBytes: fewer runs of a variant, then
-// fewer variants, are kept where it would not. Samples are left out: they are a thousand times the rest, and
-// an interval is all that evidence needs. Throws IoError; SpecError when a published file is of a newer
-// schema.
+// few variants' and the barred ones'. A variant has eight runs at most, each with the default's record of it.
+// A file stays under kMostPublishedBytes: fewer runs of a variant, then fewer variants, are kept where it
+// would not. Samples are left out: they are a thousand times the rest, and an interval is all that evidence
+// needs. Throws IoError; SpecError when a published file is of a newer schema.
 inline constexpr std::size_t kMostPublishedBytes = 200'000;
 // `present`: of the CPU's kernels, and of those that this program carries for GPUs.
 std::vector<Published> publish(const std::vector<Record>& records, const std::vector<SourceHashes>& present,

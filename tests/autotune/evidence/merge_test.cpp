@@ -458,11 +458,80 @@ TEST(Publish, StaysSmall) {
   EXPECT_LT(file.bytes, kMostPublishedBytes);
   EXPECT_GT(file.bytes, kMostPublishedBytes / 2) << "more could have been kept";
   EXPECT_EQ(file.problems, 36u);
+  EXPECT_EQ(file.records + file.left_out, records.size());
   const auto problems = weigh(load_database(file.path).records, Accuracy::kAsDefault);
   ASSERT_EQ(problems.size(), 36u);
   const std::string best_name = records.back().variant;
   for (const ProblemEvidence& problem : problems)
     EXPECT_EQ(problem.variants[problem.winner].name(), best_name);
+}
+
+// What runs found that had other finalists each, as searches of another seed have, and some a variant's wrong
+// answer; in one run in six against another default.
+std::vector<Record> searches(unsigned seed, int runs, int problems, int finalists) {
+  std::mt19937 random(seed);
+  const auto pick = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  std::vector<Record> records;
+  for (int run = 0; run < runs; ++run) {
+    const bool another_default = seed % 2 == 0 && pick(6) == 0;
+    for (int problem = 0; problem < problems; ++problem) {
+      Measured m{another_default ? "wide" : "default"};
+      m.kernel = "kernel_" + std::to_string(problem);
+      m.time = "2026-01-01T00:00:" + std::to_string(10 + run) + "Z";
+      m.rounds = static_cast<int>(kFewestRounds) + pick(23);
+      records.push_back(m.record());
+      records.back().is_default = true;
+      records.back().gb_per_s = 27 + 0.01 * pick(100);
+      for (int finalist = 0; finalist < finalists; ++finalist) {
+        const int which = pick(9);
+        m.variant = "bf16.gelu_bf16_stored_d7_1_even_odd.v512.u4.b65536.nt.memory.t" + std::to_string(which);
+        m.median = 0.95 + 0.05 * which + 1e-4 * pick(100), m.low = m.median - 0.01, m.high = m.median + 0.01;
+        records.push_back(pick(40) == 0 ? rejected(m, "wrong answer") : m.record());
+      }
+    }
+  }
+  return records;
+}
+
+// Every variant stays beside the default that its ratios are to, a wrong answer stays one, and what all runs
+// are kept of is decided as before.
+TEST(Publish, AVariantKeepsTheDefaultOfItsRunsAndWhatBarsIt) {
+  for (unsigned seed = 1; seed <= 24; ++seed) {
+    const kernels::ScratchFolder folder;
+    const int runs = 1 + static_cast<int>(seed % 12),
+              many = seed == 10 ? 20 : 2;  // beyond the size of a file
+    const std::vector<Record> records = searches(seed, runs, many, 1 + static_cast<int>(seed % 4));
+    const auto publish_all = [&](const std::vector<Record>& all) {
+      return publish(all, {{"k1", "c1"}}, folder.path(), Accuracy::kAsDefault).at(0);
+    };
+    const Published file = publish_all(records);
+    EXPECT_LT(file.bytes, kMostPublishedBytes);
+    const Database there = load_database(file.path);
+    EXPECT_FALSE(publish_all(records).changed) << seed;
+    EXPECT_FALSE(publish_all(there.records).changed) << seed;
+    const auto before = weigh(records, Accuracy::kAsDefault),
+               after = weigh(there.records, Accuracy::kAsDefault);
+    ASSERT_EQ(after.size(), before.size()) << seed;
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      const ProblemEvidence &was = before[i], &is = after[i];
+      const std::string where = std::to_string(seed) + ": " + was.name();
+      EXPECT_EQ(is.name(), was.name()) << where;
+      EXPECT_FALSE(is.baseline.empty()) << where;
+      EXPECT_EQ(is.baseline, was.baseline) << where;
+      bool all_runs = true, has_winner = false;
+      for (const VariantEvidence& one : was.variants) {
+        const auto kept = std::ranges::find(is.variants, one.name(), &VariantEvidence::name);
+        if (!one.barred.empty()) {
+          ASSERT_NE(kept, is.variants.end()) << where << ' ' << one.name();
+          EXPECT_EQ(kept->barred, one.barred) << where << ' ' << one.name();
+        }
+        has_winner |= kept != is.variants.end() && one.name() == was.variants[was.winner].name();
+        if (kept != is.variants.end() && one.name() != was.baseline) all_runs &= kept->runs == one.runs;
+      }
+      EXPECT_TRUE(has_winner) << where;
+      EXPECT_TRUE(!all_runs || is.variants[is.winner].name() == was.variants[was.winner].name()) << where;
+    }
+  }
 }
 
 TEST(Publish, RefusesAFileOfANewerProgram) {
