@@ -182,9 +182,12 @@ Ball Composite::enclose_argument_of(const Ball& y, bool right) const {
   const Ball below = activation_.value_ball(low) - y, above = activation_.value_ball(high) - y;
   if (right || !masked() ? below.negative() && above.positive() : below.positive() && above.negative())
     return Ball::hull(low, high);
-  throw kernels::SpecError(
-      fmt::format("undecided: x = {:.9g} is not shown to lie within 2^-60 of an argument of y = {:.9g}{}",
-                  x.to_double(), y.to_double(), masked() ? right ? ", right of x*" : ", left of x*" : ""));
+  const std::string tried =
+      std::isfinite(x.to_double())
+          ? fmt::format("; x = {:.9g} is not shown to lie within 2^-60 of it", x.to_double())
+          : "";
+  throw kernels::SpecError(fmt::format("undecided: the argument of y = {:.9g}{}{}", y.to_double(),
+                                       masked() ? right ? ", right of x*" : ", left of x*" : "", tried));
 }
 
 }  // namespace outgrad::approx
