@@ -20,6 +20,7 @@
 
 #include "kernels/support/digest.h"
 #include "kernels/support/files.h"
+#include "kernels/support/statistics.h"
 
 namespace outgrad::autotune {
 namespace {
@@ -129,14 +130,18 @@ Interval pooled(const std::vector<Estimate>& estimates) {
   const double between =
       std::max(0.0, (q - static_cast<double>(estimates.size() - 1)) / (weights - squares / weights));
   const auto [centre, below, above] = mean(between);
-  const double z = normal_quantile(kConfidence);
-  double least = first.low, most = first.high;
-  for (const Estimate& e : estimates) least = std::min(least, e.low), most = std::max(most, e.high);
-  // What one run has excluded, no majority knows.
-  const bool torn = exclude_each_other(estimates);
-  const double low = torn ? least : std::max(centre - z * below, least),
-               high = torn ? most : std::min(centre + z * above, most);
-  return {std::exp(std::clamp(centre, low, high)), std::exp(low), std::exp(high)};
+  double low, high;
+  if (between > 0) {
+    const double t = kernels::students_t(kConfidence, static_cast<int>(estimates.size()) - 1);
+    low = centre - t * below, high = centre + t * above;
+  } else {  // by chance, maybe: runs that differ do agree now and then
+    const Estimate& surest = *std::ranges::min_element(estimates, {}, &Estimate::deviation);
+    const double z = normal_quantile(kConfidence);
+    low = centre - z * surest.below, high = centre + z * surest.above;
+  }
+  if (exclude_each_other(estimates))  // what one run has excluded, no majority knows
+    for (const Estimate& e : estimates) low = std::min(low, e.low), high = std::max(high, e.high);
+  return {std::exp(centre), std::exp(low), std::exp(high)};
 }
 
 // A variant of whatever device, fits of headers included, which have names of their own choice.

@@ -9,11 +9,13 @@
 // one run. Measurements of one variant of one problem (kernel, format, shape, default) on one device and the
 // same sources are independent estimates of one figure, so they are combined on the logarithm of the ratio:
 // weights are inverse variances, each run's widened by the variance between runs (DerSimonian and Laird
-// 1986), and the result is cut off at the hull of the runs' own intervals, outside which no run saw anything.
+// 1986), and the interval has the quantile of Student's t with one degree of freedom less than there are runs
+// (Follmann and Proschan 1999). Where no variance between runs shows, which of few runs may be chance, the
+// interval is as long to either side as the surest run's. What it holds how often: autotune/README.md.
 // Runs whose intervals exclude each other are heterogeneous, and said to be so: a driver, a compiler or the
-// room's temperature differed; the result is the hull then. Order, dates and the runs' own verdicts decide
-// nothing. Predictions and screening rounds are no evidence; a wrong answer, a crash or a hang anywhere bars
-// the variant.
+// room's temperature differed; the result reaches over all of their intervals then. Order, dates and the
+// runs' own verdicts decide nothing. Predictions and screening rounds are no evidence; a wrong answer, a
+// crash or a hang anywhere bars the variant.
 #pragma once
 
 #include <nlohmann/json.hpp>

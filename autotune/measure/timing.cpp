@@ -132,15 +132,6 @@ double correlation_of(const std::vector<double>& x, const std::vector<double>& y
   return xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : std::numeric_limits<double>::quiet_NaN();
 }
 
-// The quantile of Student's t for an interval at kConfidence, by the series around the normal one: within
-// 0.2% from 7 degrees of freedom on.
-double students_t(double degrees) {
-  static_assert(kConfidence == 0.99);
-  constexpr double z = 2.5758293035489, z2 = z * z;
-  return z + z * (z2 + 1) / (4 * degrees) + z * ((5 * z2 + 16) * z2 + 3) / (96 * degrees * degrees) +
-         z * (((3 * z2 + 19) * z2 + 17) * z2 - 15) / (384 * degrees * degrees * degrees);
-}
-
 }  // namespace
 
 double spearman(const std::vector<double>& a, const std::vector<double>& b) {
@@ -170,7 +161,8 @@ Interval spearman_interval(const std::vector<double>& a, const std::vector<doubl
   // On Fisher's scale, on which the interval has one length to either side.
   const double error = std::sqrt((n - 1) / n * (squares - sum * sum / n)) / (1 - found * found);
   if (std::isnan(error)) return unknown;
-  const double middle = std::atanh(found), reach = students_t(n - 1) * error;
+  const double middle = std::atanh(found),
+               reach = kernels::students_t(kConfidence, static_cast<int>(a.size()) - 1) * error;
   return {found, std::tanh(middle - reach), std::tanh(middle + reach)};
 }
 

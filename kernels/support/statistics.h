@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <numbers>
 #include <vector>
 
 namespace outgrad::kernels {
@@ -30,6 +31,28 @@ inline std::size_t place_of_bound(std::size_t n, double confidence) {
     ++k;
   }
   return k;
+}
+
+// The t for which a variable of Student's distribution lies in [-t, t] with this probability: the sums of
+// Abramowitz and Stegun (1964), 26.7.3 and 26.7.4, in the angle whose tangent is t / sqrt(degrees), by
+// bisection.
+inline double students_t(double confidence, int degrees) {
+  const auto probability = [&](double angle) {
+    const double square = std::cos(angle) * std::cos(angle);
+    const int odd = degrees % 2;
+    double term = odd == 1 ? std::cos(angle) : 1, sum = 0;
+    for (int power = 2 + odd; power <= degrees; power += 2) {
+      sum += term;
+      term *= square * (power - 1) / power;
+    }
+    return odd == 1 ? (angle + std::sin(angle) * sum) / std::numbers::pi * 2 : std::sin(angle) * sum;
+  };
+  double low = 0, high = std::numbers::pi / 2;
+  for (int step = 0; step < 60; ++step) {
+    const double middle = (low + high) / 2;
+    (probability(middle) < confidence ? low : high) = middle;
+  }
+  return std::sqrt(degrees) * std::tan(low);
 }
 
 }  // namespace outgrad::kernels
