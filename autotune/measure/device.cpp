@@ -107,17 +107,4 @@ long long available_memory_bytes() {
   return static_cast<long long>(::sysconf(_SC_AVPHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
 }
 
-std::string slug_of(const std::string& name, std::size_t most) {
-  std::string slug;
-  for (const char c : name) {
-    if (slug.size() == most) break;
-    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
-      slug += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    else if (!slug.empty() && slug.back() != '_')
-      slug += '_';
-  }
-  while (!slug.empty() && slug.back() == '_') slug.pop_back();
-  return slug;
-}
-
 }  // namespace outgrad::autotune

@@ -1,6 +1,7 @@
 // Who this machine is, what memory it has free, what time it is there.
 #pragma once
 
+#include <cctype>
 #include <string>
 
 #include "autotune/records/record.h"
@@ -29,6 +30,17 @@ std::string utc_now();  // "2026-11-21T17:00:00Z"
 long long available_memory_bytes();
 
 // "nvidia_h200" for "NVIDIA H200", of so many characters at most.
-std::string slug_of(const std::string& name, std::size_t most = std::string::npos);
+inline std::string slug_of(const std::string& name, std::size_t most = std::string::npos) {
+  std::string slug;
+  for (const char c : name) {
+    if (slug.size() == most) break;
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
+      slug += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    else if (!slug.empty() && slug.back() != '_')
+      slug += '_';
+  }
+  while (!slug.empty() && slug.back() == '_') slug.pop_back();
+  return slug;
+}
 
 }  // namespace outgrad::autotune

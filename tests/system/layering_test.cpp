@@ -69,7 +69,7 @@ const std::map<std::string, Layer> kLayers = {
     {"validation",
      {{"kernels", "kernels/support", "validation"},
       {"nlohmann/", "CLI/", "fmt/", "Eigen/", "boost/", "mpfr.h", "gmp.h", "zip.h", "mpi.h"},
-      {"autotune/records/database.h", "autotune/records/record.h"}}},
+      {"autotune/records/database.h", "autotune/records/record.h", "autotune/evidence/identity.h"}}},
     {"autotune", {{"kernels", "kernels/support", "autotune"}, {"nlohmann/json"}}},
     {"tests/attack",
      {{"kernels", "kernels/support", "validation", "tests/attack"},

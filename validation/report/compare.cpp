@@ -11,9 +11,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "autotune/evidence/identity.h"
 #include "kernels/support/errors.h"
 #include "kernels/support/files.h"
 #include "kernels/support/json_node.h"
+#include "kernels/support/progress.h"
 #include "kernels/support/statistics.h"
 #include "validation/report/results.h"
 
@@ -24,6 +26,7 @@ using Node = kernels::JsonNode;
 using Json = nlohmann::ordered_json;
 
 constexpr double kConfidence = 0.99;
+constexpr int kColumns = 100;  // of the table
 
 // ---- sweeps
 
@@ -55,15 +58,19 @@ void read_sweep(const Node& node, ComparedFile& result) {
 
 // ---- benches
 
-std::string machine_of(const Node& device) {
-  const std::string kind = device["kind"].text();
-  return kind == "cpu" ? fmt::format("{}, {} threads", device["model"].text(), device["threads"].count())
-                       : device["name"].text();
-}
-
+/// As the tuner tells devices apart, where a file says so much.
 std::string machine_of(const autotune::DeviceRecord& device) {
+  if (const auto key = autotune::device_key(device)) return key->device;
   return device.name ? *device.name
                      : fmt::format("{}, {} threads", device.model.value_or(""), device.threads.value_or(0));
+}
+
+std::string machine_of(const Node& device) {
+  try {
+    return machine_of(autotune::device_record_from(device.raw()));
+  } catch (const kernels::SpecError& error) {
+    device.fail(error.what());
+  }
 }
 
 void read_bench(const Node& node, ComparedFile& result) {
@@ -232,8 +239,9 @@ std::string to_text(const ComparedFile& a, const ComparedFile& b,
                     const std::vector<Difference>& differences) {
   std::string text = fmt::format("A: {}\nB: {}\n", a.file, b.file);
   if (a.machine != b.machine)
-    text += fmt::format("The machines differ, and the times with them.\n  A: {}\n  B: {}\n", a.machine,
-                        b.machine);
+    text += fmt::format("The machines differ, and the times with them.\n{}\n{}\n",
+                        kernels::folded("  A: " + a.machine, kColumns),
+                        kernels::folded("  B: " + b.machine, kColumns));
   std::map<Change, int> counts;
   std::string of;
   for (const Difference& one : differences) {

@@ -119,7 +119,7 @@ TEST_F(Compare, WhatOneAloneHasIsSaid) {
 TEST_F(Compare, TheTunersDatabasesByTheirWinners) {
   const std::string file = kData + "tuned/cuda_nvidia_h200_7e14bd12.jsonl";
   const ComparedFile a = read_compared(file);
-  EXPECT_EQ(a.machine, "NVIDIA H200");
+  EXPECT_EQ(a.machine, "cuda: NVIDIA H200, sm_90, 132 SMs, 140 GiB");
   EXPECT_GT(a.figures.size(), 5u);
   for (const Difference& one : compare(a, a)) EXPECT_EQ(one.change, Change::same) << one.of;
   ComparedFile b = a;
@@ -211,6 +211,31 @@ TEST_F(Compare, TheTableFitsATerminalAndItsJsonHasTheSame) {
   EXPECT_EQ(json["differences"][0]["change"], to_string(found[0].change));
 }
 
+// Two boards of one name, as with fewer multiprocessors, and processors of one that have other instructions.
+TEST_F(Compare, MachinesAreToldApartAsTheTunerDoes) {
+  Json one = tuned("2026-01-01T00:00:00Z", 1, true, 1.5, 24), other = one;
+  one["device"] = {{"kind", "cuda"},
+                   {"name", "NVIDIA X"},
+                   {"architecture", "sm_90"},
+                   {"sms", 132},
+                   {"memory_bytes", 85899345920}};
+  other["device"] = one["device"], other["device"]["sms"] = 114;
+  kernels::write_file(folder_ / "two.jsonl", one.dump() + "\n" + other.dump() + "\n");
+  EXPECT_NE(refusal_of([&] { read_compared(folder_ / "two.jsonl"); })
+                .find("records are of two, 'cuda: NVIDIA X, sm_90, 132 SMs, 80 GiB' and "
+                      "'cuda: NVIDIA X, sm_90, 114 SMs, 80 GiB'"),
+            std::string::npos);
+  Json bench = committed("bench/cpu.json");
+  const auto machine = [&] { return read_compared(write("bench.json", bench)).machine; };
+  const std::string before = machine();
+  bench["device"]["isa"] = "avx2 fma";
+  EXPECT_NE(machine(), before);
+  bench["device"].erase("isa");
+  EXPECT_EQ(machine(), "Intel(R) Xeon(R) Processor, 2 threads") << "all that the file says";
+  bench["device"]["threads"] = "two";
+  EXPECT_NE(refusal_of(machine).find("bench.json: device"), std::string::npos);
+}
+
 TEST_F(Compare, OtherFilesAreRefusedWithTheirPlace) {
   const auto read = [&](const std::string& file) { return refusal_of([&] { read_compared(file); }); };
   const std::string fit = kData + "fits/gelu_bf16.json";
@@ -238,7 +263,8 @@ TEST_F(Compare, OtherFilesAreRefusedWithTheirPlace) {
     both_devices += kernels::read_file(kData + "tuned/" + device + ".jsonl");
   kernels::write_file(folder_ / "merged.jsonl", both_devices);
   EXPECT_TRUE(read(folder_ / "merged.jsonl")
-                  .ends_with("device: records are of two, 'NVIDIA H200' and 'AMD EPYC, 2 threads'"));
+                  .find("device: records are of two, 'cuda: NVIDIA H200, sm_90, 132 SMs, 140 GiB' and "
+                        "'cpu: AMD EPYC, 2 threads, ") != std::string::npos);
   const auto both = [&](const std::string& one, const std::string& other) {
     return refusal_of([&] { compare(read_compared(kData + one), read_compared(kData + other)); });
   };
