@@ -254,7 +254,8 @@ void add_choices(CLI::App& command, OwnRequest& wanted, CLI::Option* spec) {
       "what the polynomials may differ from f' by, 2^-9 or 0.002 (default: what the format resolves, or the "
       "least that is reached)");
   command
-      .add_flag("--oracle", wanted.oracle, "a table of the best gradient of every stored y, in 16 and 8 bits")
+      .add_flag("--oracle", wanted.oracle,
+                "a table of the best gradient of every stored y, rounded to 16 bits, for y in 16 and 8 bits")
       ->excludes(error);
   command.add_option("--name", wanted.name, "of the fit (default: made of the function)");
   for (const char* of_function :

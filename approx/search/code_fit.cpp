@@ -94,11 +94,14 @@ class Extreme {
   double sign_, reached_ = 0, bound_ = 0;
 };
 
-/// Outwards on a grid of floats that holds every bound exactly, 2^-23 for |f'| < 2, with room for the
-/// enclosures of a second proof.
+/// Outwards on a grid, whose numbers are floats for |f'| < 2, with room for the enclosures of a second proof.
+/// Beyond that the next float, so that the end is outside, and refused.
 float outwards(double v, bool up) {
   constexpr double kGrid = 0x1p-23, kRoom = 0x1p-40;
-  return static_cast<float>((up ? std::ceil((v + kRoom) / kGrid) : std::floor((v - kRoom) / kGrid)) * kGrid);
+  const double end = (up ? std::ceil((v + kRoom) / kGrid) : std::floor((v - kRoom) / kGrid)) * kGrid;
+  const auto near = static_cast<float>(end);
+  const bool inside = up ? static_cast<double>(near) < end : static_cast<double>(near) > end;
+  return inside ? std::nextafter(near, up ? HUGE_VALF : -HUGE_VALF) : near;
 }
 
 /// c_1 to c_n of a row's polynomial, and what they are multiplied by.
@@ -239,7 +242,7 @@ CodeModel fit_code(const Composite& composite, const Spec& spec) {
   m.kHi = outwards(Extreme(composite, 1).bound(), true);
   if (!kernels::code_range_holds({m.kLo, m.kHi})) {
     throw kernels::SpecError(fmt::format(
-        "{}: f' lies in [{:.6g}, {:.6g}]; codes are for one within +-{} and of a range wider than {}",
+        "{}: f' lies in [{:.9g}, {:.9g}]; codes are for one within +-{} and of a range wider than {}",
         spec.name, m.kLo, m.kHi, kernels::kLargestGradient, kernels::kLeastWidth));
   }
   m.kG = deployed == nullptr    ? spec.target

@@ -311,7 +311,7 @@ def keeping_own_codes(name: str, value: Callable[[torch.Tensor], torch.Tensor],
 
     def function(x: torch.Tensor) -> torch.Tensor:
         _expect(name, x=x)
-        return operation(x)
+        return as_it_lies(operation, x)
 
     return function
 

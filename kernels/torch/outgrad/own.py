@@ -1,6 +1,7 @@
 """An activation of your own that keeps a code of its derivative, from the header that `./outgrad emit` wrote
 for it."""
 
+import contextlib
 import hashlib
 import math
 import os
@@ -17,6 +18,7 @@ from .arguments import shown
 from .bounds import Bounds
 
 _KINDS = ("code", "dither")
+_NUMBER = r"-?(0x[0-9a-f]+(\.[0-9a-f]*)?p[+-]?\d+|\d+(\.\d*)?(e[+-]?\d+)?)f?"  # as `emit` writes one
 
 
 class CodeHeader:
@@ -42,8 +44,11 @@ class CodeHeader:
             raise ValueError(f"{path}: no header of codes: "
                 f"{getattr(error, 'strerror', None) or error}") from None
         self.sha256 = hashlib.sha256(content).hexdigest()
-        self._constants = dict(re.findall(
-            r"^  static constexpr (?:float|double|const char\*) k(\w+) = ([^;\n]+);", text, re.MULTILINE))
+        constants = re.findall(
+            r"^  static constexpr (?:float|double|const char\*) k(\w+) = ([^;\n]+);", text, re.MULTILINE)
+        self._constants = dict(constants)
+        if len(self._constants) < len(constants):
+            raise ValueError(f"{path}: no header of codes: a constant stands there twice")
         self.name = self._word("Name")
         self.lo, self.hi, self.gradient = self._number("Lo"), self._number("Hi"), self._number("G")
         self.bias = self._number("Bias")
@@ -54,12 +59,11 @@ class CodeHeader:
         return self._constants[key].strip('"')
 
     def _number(self, key: str) -> float:
-        word = self._word(key)
-        try:
+        word, number = self._word(key), math.nan
+        if re.fullmatch(_NUMBER, word) is not None:
             digits = word.removesuffix("f")
-            number = float.fromhex(digits) if "x" in digits else float(digits)  # as C++ reads it
-        except (ValueError, OverflowError):
-            number = math.nan
+            with contextlib.suppress(OverflowError):
+                number = float.fromhex(digits) if "x" in digits else float(digits)
         if not math.isfinite(number):
             raise ValueError(f"{self.path}: no header of codes: k{key} is {word}")
         return number
@@ -67,7 +71,11 @@ class CodeHeader:
     def bounds(self, kind: Literal["code", "dither"], bits: int) -> Bounds:
         """Those of a code of so many bits. `evaluation` is what the caller promises of its gradient."""
         dithered = kind == "dither"
-        total = self._number(f"Dithered{bits}" if dithered else f"T{bits}")
+        key = f"Dithered{bits}" if dithered else f"T{bits}"
+        total, least = self._number(key), (self.hi - self.lo) / 2.0 ** (bits + 1)
+        if total < least:
+            raise ValueError(f"{self.path}: no header of codes: k{key} is {self._constants[key]}, and no code "
+                f"of {bits} bits is nearer than {least:.6g} to all of kLo to kHi")
         over = f"every x with |x| <= {self._number('XLimit'):g}" if "XLimit" in self._constants else "every x"
         return Bounds(self.name, self.sha256, self.gradient, total, math.inf, over,
             self.bias if dithered else math.inf)

@@ -104,6 +104,14 @@ def test_a_number_in_decimals_is_what_it_is_in_cpp(tmp_path):
     assert outgrad.CodeHeader(file).hi == 1.25
 
 
+@pytest.mark.parametrize("store", ["code:4", "dither:2"])
+def test_strides_are_those_of_x(store):
+    x = torch.randn(2, 8, 5, 3).to(memory_format=torch.channels_last).requires_grad_()
+    y = own(store)(x)
+    dx, = torch.autograd.grad(y, x, torch.ones_like(y))
+    assert y.stride() == dx.stride() == x.stride() and torch.equal(y, F.silu(x))
+
+
 def test_what_cannot_be_used_is_named(tmp_path):
     text = HEADER.read_text()
 
@@ -123,6 +131,12 @@ def test_what_cannot_be_used_is_named(tmp_path):
         (header("cut.h", text[: text.index("kBias")].encode()), "cut.h: no header of codes: it has no kBias"),
         (header("nan.h", text.replace("kG = 0x", "kG = nanx").encode()),
         "nan.h: no header of codes: kG is nanx"),
+        (header("hex.h", re.sub(r"kHi = [^;]+", "kHi = 0x2f", text).encode()),
+        "hex.h: no header of codes: kHi is 0x2f"),  # 47 in C++
+        (header("twice.h", re.sub(r"(  static constexpr float kHi = [^;]+;)", r"\1\n\1", text).encode()),
+        "twice.h: no header of codes: a constant stands there twice"),
+        (header("tight.h", re.sub(r"kT4 = [^;]+", "kT4 = 0x1p-6", text).encode()),
+        "tight.h: no header of codes: kT4 is 0x1p-6, and no code of 4 bits is nearer than 0.03"),
         (header("bytes.h", b"\xff" + text.encode()), "bytes.h: no header of codes: "),
         (lambda: outgrad.CodedActivation(HEADER, lambda x: x.double(), silu_slope)(x),
         r"silu_code: value gave torch.float64 of \(4,\)"),
