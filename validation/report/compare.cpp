@@ -27,6 +27,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kConfidence = 0.99;
 constexpr int kColumns = 100;  // of the table
+constexpr const char* kIntervalsOf = "the rounds of one run";
 
 // ---- sweeps
 
@@ -168,6 +169,8 @@ std::string shown(const std::optional<Comparable>& figure) {
   return fmt::format("{:.6g}", figure->value);
 }
 
+bool is_measured(const Difference& one) { return (one.a ? one.a : one.b)->measured; }
+
 /// B over A with its interval, as a change in percent.
 std::string relative(const Difference& one) {
   if (!one.a || !one.b || one.change == Change::same || !(one.a->value != 0)) return "";
@@ -253,7 +256,13 @@ std::string to_text(const ComparedFile& a, const ComparedFile& b,
   std::string end;
   for (const auto& [change, count] : counts)
     end += fmt::format("{}{} {}", end.empty() ? "" : ", ", count, to_string(change));
-  return text + fmt::format("{} figures: {}\n", differences.size(), end.empty() ? "nothing to compare" : end);
+  text += fmt::format("{} figures: {}\n", differences.size(), end.empty() ? "nothing to compare" : end);
+  if (std::ranges::any_of(differences, is_measured))
+    text += fmt::format(
+        "Each interval is of {}: two runs of one program may differ by more.\n"
+        "bench --tuned times a tuned build and the default's in turn, in one run.\n",
+        kIntervalsOf);
+  return text;
 }
 
 Json to_json(const ComparedFile& a, const ComparedFile& b, const std::vector<Difference>& differences) {
@@ -274,6 +283,7 @@ Json to_json(const ComparedFile& a, const ComparedFile& b, const std::vector<Dif
           {"a", {{"file", a.file}, {"machine", a.machine}}},
           {"b", {{"file", b.file}, {"machine", b.machine}}},
           {"confidence", kConfidence},
+          {"intervals_of", std::ranges::any_of(differences, is_measured) ? Json(kIntervalsOf) : Json()},
           {"differences", listed}};
 }
 

@@ -1,8 +1,8 @@
 // Two results side by side: what changed, and whether it is more than noise.
 //
 // A result is a sweep, a bench, a bench of stores or a tuning database. A figure of a sweep is exact, for
-// every input was counted: any difference is a change. A time has an interval, and a change that the two
-// intervals do not tell apart is noise.
+// every input was counted: any difference is a change. A time has an interval, of the rounds of one run, and
+// a change that the two intervals do not tell apart is noise.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

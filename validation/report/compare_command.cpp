@@ -19,7 +19,8 @@ void add_compare(CLI::App& app) {
   };
   auto arguments = std::make_shared<Arguments>();
   CLI::App* const command = app.add_subcommand(
-      "compare", "Two results side by side: what changed from A to B, and whether it is beyond noise");
+      "compare",
+      "Two results side by side: what changed from A to B, and whether it is beyond the noise within a run");
   const char* const kinds = "A sweep, a bench (bench --json), or a database of the tuner (.jsonl)";
   command->add_option("A", arguments->a, kinds)->required();
   command->add_option("B", arguments->b, "One of the same kind")->required();

@@ -109,6 +109,23 @@ TEST_F(Compare, WhatIsTimedChangesBeyondItsIntervals) {
             1);
 }
 
+// Two runs differ by more than the rounds of each: whose verdict it is stands below what was timed.
+TEST_F(Compare, WhatIsTimedSaysThatItsIntervalsAreOfOneRun) {
+  const auto of = [&](const std::string& name) {
+    const ComparedFile a = read_compared(kData + name);
+    const std::vector<Difference> found = compare(a, a);
+    return std::pair(to_text(a, a, found), to_json(a, a, found).at("intervals_of"));
+  };
+  for (const char* name : {"bench/cpu.json", "bench/stores.json", "tuned/cuda_nvidia_h200_7e14bd12.jsonl"}) {
+    const auto [text, intervals_of] = of(name);
+    EXPECT_NE(text.find("Each interval is of the rounds of one run"), std::string::npos) << name;
+    EXPECT_EQ(intervals_of, "the rounds of one run") << name;
+  }
+  const auto [text, intervals_of] = of("sweeps/gelu_bf16.json");
+  EXPECT_EQ(text.find("interval"), std::string::npos);
+  EXPECT_TRUE(intervals_of.is_null());
+}
+
 TEST_F(Compare, WhatOneAloneHasIsSaid) {
   const auto found =
       changes("bench/stores.json", [](Json& bench) { bench["groups"][0]["stores"][0]["store"] = "another"; });
