@@ -74,8 +74,8 @@ class CodeHeader:
         key = f"Dithered{bits}" if dithered else f"T{bits}"
         total, least = self._number(key), (self.hi - self.lo) / 2.0 ** (bits + 1)
         if total < least:
-            raise ValueError(f"{self.path}: no header of codes: k{key} is {self._constants[key]}, and no code "
-                f"of {bits} bits is nearer than {least:.6g} to all of kLo to kHi")
+            raise ValueError(f"{self.path}: no header of codes: k{key} is {self._constants[key]}, and no "
+                f"code of {bits} bits is nearer than {least:.6g} to all of kLo to kHi")
         over = f"every x with |x| <= {self._number('XLimit'):g}" if "XLimit" in self._constants else "every x"
         return Bounds(self.name, self.sha256, self.gradient, total, math.inf, over,
             self.bias if dithered else math.inf)
