@@ -395,9 +395,10 @@ std::vector<ProblemEvidence> weigh(const std::vector<Record>& records, Accuracy 
     for (const std::string& identity : there)
       if (const auto found = barred.find({any_length(key), identity}); found != barred.end())
         members.push_back(found->second);
-    // sums in one order
-    std::sort(members.begin(), members.end(),
-              [](const Record& a, const Record& b) { return line_of(a) < line_of(b); });
+    std::multimap<std::string, Record> by_line;  // sums in one order
+    for (Record& record : members) by_line.emplace(line_of(record), std::move(record));
+    members.clear();
+    for (auto& [line, record] : by_line) members.push_back(std::move(record));
     weighed.push_back(weigh_problem(std::move(members)));
   }
   return weighed;

@@ -201,7 +201,7 @@ TEST(Evidence, TheIntervalOfSeveralRunsHoldsWhatTheyAreDrawnAround) {
     int runs;
     double held, above;
   };
-  constexpr int kTrials = 1500, kRounds = 30;
+  constexpr int kTrials = 700, kRounds = 30;
   std::mt19937 random(1);
   std::normal_distribution<double> normal;
   const std::vector<bool> all(kRounds, true);
