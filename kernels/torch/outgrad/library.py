@@ -291,8 +291,9 @@ def _functions_are_watched() -> bool:
 
 
 def functions_are_changed() -> bool:
-    """The same, but for a mode of our own, which gives what it is given."""
-    return any(type(mode) is not DeviceContext and not hasattr(mode, "outgrad_watches")
+    """Whether there is a mode of functions that may change what they give: PyTorch's, of default devices and
+    tracers, and our own do not."""
+    return any(type(mode).__module__.partition(".")[0] not in ("torch", "outgrad")
         for mode in _get_current_function_mode_stack())
 
 

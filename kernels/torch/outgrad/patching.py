@@ -286,8 +286,6 @@ class _Functions(TorchFunctionMode):
     """Which modules call PyTorch's own functions where this package has modules: {(name of the module, of the
     function)}. A dropout that drops nothing does not count."""
 
-    outgrad_watches = True
-
     def __init__(self, watch: _Watch) -> None:
         super().__init__()
         self.watch = watch
