@@ -11,11 +11,11 @@
 set -euo pipefail
 
 # mutation NAME FILE TEXT MISTAKE TEST: in kernels/FILE, what stands between the two @ of TEXT becomes
-# MISTAKE; TEST notices.
+# MISTAKE; TEST notices. SUITE<TYPE>.CASE is that of a type, whatever its number.
 mutations() {
   # The left branch evaluated at +s.
   mutation sign eval.h 'v = @ops.select(m, r, ops.negate(r))@;' 'ops.select(m, r, r)' \
-    Backward/17.BranchIsChosenByTheMaskAlone
+    'Backward<generated::GeluF32>.BranchIsChosenByTheMaskAlone'
   # Horner's coefficients taken from the wrong end.
   mutation coefficient eval.h \
     'for (int word = degree; word >= 1; --word) p = @ops.fma(p, u, ops.lookup(table, row, word))@;' \
@@ -23,7 +23,7 @@ mutations() {
   # The neighbour's row.
   mutation table_index eval.h 'u32 row_index(float q, int rows) const { return @bits_of(q)@ &' \
     'bits_of(q) + 1' \
-    Backward/17.FollowsItsDefinition
+    'Backward<generated::GeluF32>.FollowsItsDefinition'
   # A floor that loses a NaN.
   mutation clamp eval.h 'return @a < lo ? lo : a@;' 'a > lo ? a : lo' Activation/0.NanGivesNan
   # The bits of a mask byte in reverse, as written and as read.
@@ -53,9 +53,9 @@ mutations() {
   # Break points, and the start of the right segment, on the wrong side.
   mutation row_threshold eval.h \
     'row = ops.next_row(row, @ops.less_equal(ops.constant(fit.break_at(k)), v)@);' \
-    'ops.less(ops.constant(fit.break_at(k)), v)' Backward/9.FollowsItsDefinition
+    'ops.less(ops.constant(fit.break_at(k)), v)' 'Backward<synthetic::WithBreaks<5, 4, 0>>.FollowsItsDefinition'
   mutation right_threshold eval.h 'v = ops.select(@ops.less(distance, ops.constant(fit.kRightS))@, v, y);' \
-    'ops.less_equal(distance, ops.constant(fit.kRightS))' Backward/17.FollowsItsDefinition
+    'ops.less_equal(distance, ops.constant(fit.kRightS))' 'Backward<generated::GeluF32>.FollowsItsDefinition'
   # The scale of the next block for the last element of one.
   mutation block_scale stored.h 'view.scales[@static_cast<u64>(view.first) / BlockScaled<Y>::kBlock@]' \
     '(static_cast<u64>(view.first) + 1) / BlockScaled<Y>::kBlock' Stored.BackwardTakesMxfp8
@@ -118,8 +118,17 @@ fail() {
   failures=$((failures + 1))
 }
 
+listed=$("$tests" --gtest_list_tests)
+
+numbered() {  # numbered SUITE<TYPE>.CASE
+  local suite=${1%%<*} type=${1#*<}
+  type=${type%>.*}
+  sed -n "s|^\($suite/[0-9]*\)[.]  # TypeParam = .*::$type\$|\1.${1##*.}|p" <<<"$listed"
+}
+
 mutation() {
   local content output status=0 started=$SECONDS
+  [[ $5 != *'<'* ]] || set -- "${@:1:4}" "$(numbered "$5")"
   content=$(<"$root/kernels/$2")
   count=$((count + 1))
   if (($(occurrences "${3//@/}" "$content") != 1)); then
