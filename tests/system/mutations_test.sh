@@ -53,7 +53,8 @@ mutations() {
   # Break points, and the start of the right segment, on the wrong side.
   mutation row_threshold eval.h \
     'row = ops.next_row(row, @ops.less_equal(ops.constant(fit.break_at(k)), v)@);' \
-    'ops.less(ops.constant(fit.break_at(k)), v)' 'Backward<synthetic::WithBreaks<5, 4, 0>>.FollowsItsDefinition'
+    'ops.less(ops.constant(fit.break_at(k)), v)' \
+    'Backward<synthetic::WithBreaks<5, 4, 0>>.FollowsItsDefinition'
   mutation right_threshold eval.h 'v = ops.select(@ops.less(distance, ops.constant(fit.kRightS))@, v, y);' \
     'ops.less_equal(distance, ops.constant(fit.kRightS))' 'Backward<generated::GeluF32>.FollowsItsDefinition'
   # The scale of the next block for the last element of one.
