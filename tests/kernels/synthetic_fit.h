@@ -195,23 +195,23 @@ struct OnOneSide : Unmasked<16, 4> {
 };
 
 // The segments of a direct table beside the upper one. A header without a mask has no names of a left one.
-template <class Y>
-struct LowerSegment {
+template <class Y, bool Masked>
+struct LowerSegments {
   static constexpr int kLowerFirst = 0;
   static constexpr int kLowerLast = sizeof(Y) == 1 ? 0x22 : 555;
   static constexpr int kLowerBase = 0;
 };
 template <class Y>
-struct LeftSegment : LowerSegment<Y> {
+struct LowerSegments<Y, true> : LowerSegments<Y, false> {
   static constexpr int kLeftFirst = sizeof(Y) == 1 ? 5 : 640;
   static constexpr int kLeftLast = sizeof(Y) == 1 ? 0x22 : kLeftFirst + 333;
-  static constexpr int kLeftBase = LowerSegment<Y>::kLowerLast + 1;
+  static constexpr int kLeftBase = LowerSegments<Y, false>::kLowerLast + 1;
 };
 
 // A direct table for a y stored as Y with entries stored as E. The segments have different places and
 // lengths, and share no entry; the last code of the last one is the last entry.
 template <class Y, class E, bool Masked = true>
-struct Direct : std::conditional_t<Masked, LeftSegment<Y>, LowerSegment<Y>> {
+struct Direct : LowerSegments<Y, Masked> {
   static constexpr const char* kName = "synthetic_table";
   static constexpr const char* kClass = "oracle";
   static constexpr const char* kActivation = Masked ? "gelu" : "tanh";
@@ -221,7 +221,7 @@ struct Direct : std::conditional_t<Masked, LeftSegment<Y>, LowerSegment<Y>> {
   static constexpr int kUnit = sizeof(Y) == 1 ? 1 : 128;
   static constexpr int kUpperFirst = 8 * kUnit + 3;
   static constexpr int kUpperLast = sizeof(Y) == 1 ? 0x60 : kUpperFirst + 777;
-  using Left = LeftSegment<Y>;
+  using Left = LowerSegments<Y, true>;
   static constexpr int kUpperBase = Left::kLeftBase + Left::kLeftLast - Left::kLeftFirst + 1;
   static constexpr int kEntries = kUpperBase + kUpperLast - kUpperFirst + 1;
   // Different for every index up to the clearing of infinities and NaNs.
