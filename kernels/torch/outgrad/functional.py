@@ -305,7 +305,8 @@ def keeping_own_codes(name: str, value: Callable[[torch.Tensor], torch.Tensor],
         return y, library.encode_gradients(g, *between, bits, seed)
 
     def decode(saved: tuple[Any, ...], dy: torch.Tensor) -> torch.Tensor:
-        return library.backward_encoded(dy, saved[dithered], *between, bits, saved[0] if dithered else None)
+        codes = saved[1 if dithered else 0]
+        return library.backward_encoded(dy, codes, *between, bits, saved[0] if dithered else None)
 
     operation = _keeping_beside(name, encode, decode, dithered)
 
