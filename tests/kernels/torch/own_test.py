@@ -104,6 +104,13 @@ def test_a_number_in_decimals_is_what_it_is_in_cpp(tmp_path):
     assert outgrad.CodeHeader(file).hi == 1.25
 
 
+@pytest.mark.parametrize("path", sorted(HEADER.parent.glob("*_code.h")), ids=lambda path: path.stem)
+def test_every_header_of_the_library_is_read(path):
+    header = outgrad.CodeHeader(path)
+    of_codes = [header.bounds("code", bits).total for bits in range(1, 9)]
+    assert of_codes == sorted(of_codes, reverse=True) and header.bounds("dither", 2).total > of_codes[1]
+
+
 @pytest.mark.parametrize("store", ["code:4", "dither:2"])
 def test_strides_are_those_of_x(store):
     x = torch.randn(2, 8, 5, 3).to(memory_format=torch.channels_last).requires_grad_()
